@@ -1,0 +1,64 @@
+"""What the rest of spotburst may ask of Slurm. Implemented over the commands (``cli``) and over pyslurm."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Protocol
+
+from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
+from slurm_plugin.slurm.records import Job, Node, Partition
+
+__all__ = ["SlurmClient", "SlurmRefused", "SlurmUnavailable"]
+
+
+class SlurmClient(Protocol):
+    """A connection to one slurmctld. Every method raises ``SlurmUnavailable`` or ``SlurmRefused`` and nothing else.
+
+    A record that can't be read is left out and logged; it never spoils the others. An answer that is broken as a whole is
+    ``SlurmUnavailable``, never an empty list.
+    """
+
+    def version(self) -> tuple[int, int, int]:
+        """Slurm's version: (22, 5, 8)."""
+        ...
+
+    def jobs(self) -> tuple[Job, ...]:
+        """All jobs that slurmctld has in memory, finished ones included (for MinJobAge seconds)."""
+        ...
+
+    def nodes(self) -> tuple[Node, ...]:
+        """All nodes, powered-down cloud nodes included (22.05 shows these only with PrivateData=cloud)."""
+        ...
+
+    def partitions(self) -> tuple[Partition, ...]:
+        """All partitions."""
+        ...
+
+    def update_nodes(
+        self, names: Iterable[str], *, state: str | None = None, reason: str | None = None, address: str | None = None
+    ) -> None:
+        """``scontrol update NodeName=… State=… Reason=… NodeAddr=…``, many nodes a call.
+
+        ``state`` as scontrol spells it: power_up, power_down, power_down_force, down, drain, undrain, resume.
+        """
+        ...
+
+    def requeue(self, job_id: str, *, hold: bool = False) -> None:
+        """``scontrol requeue`` (or requeuehold)."""
+        ...
+
+    def start_now(self, job_id: str) -> None:
+        """Clear the begin time that a requeue sets (``StartTime=now``)."""
+        ...
+
+    def hold(self, job_id: str) -> None:
+        """``scontrol hold``."""
+        ...
+
+    def release(self, job_id: str) -> None:
+        """``scontrol release``."""
+        ...
+
+    def set_comment(self, job_id: str, comment: str) -> None:
+        """Set the job's comment, the place where users look for why."""
+        ...
