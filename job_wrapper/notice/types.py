@@ -37,7 +37,7 @@ class Notice:
         data: Any = json.loads(text)
         if not isinstance(data, dict):
             raise ValueError("a notice is a JSON object")
-        kind = data.get("kind")
+        kind: Any = data.get("kind")
         if kind not in get_args(Kind):
             raise ValueError(f"notice kind {kind!r} is none of {', '.join(get_args(Kind))}")
         deadline = data.get("deadline")

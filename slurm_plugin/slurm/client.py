@@ -35,7 +35,12 @@ class SlurmClient(Protocol):
         ...
 
     def update_nodes(
-        self, names: Iterable[str], *, state: str | None = None, reason: str | None = None, address: str | None = None
+        self,
+        names: Iterable[str],
+        *,
+        state: str | None = None,
+        reason: str | None = None,
+        address: str | None = None,
     ) -> None:
         """``scontrol update NodeName=… State=… Reason=… NodeAddr=…``, many nodes a call.
 

@@ -76,7 +76,14 @@ class Node:
     def up(self) -> bool:
         """Registered and usable: its slurmd answers and it is neither down nor on its way up or down."""
         return not self.has(
-            "DOWN", "POWERED_DOWN", "POWERING_DOWN", "POWERING_UP", "POWER_UP", "NOT_RESPONDING", "UNKNOWN", "FUTURE"
+            "DOWN",
+            "POWERED_DOWN",
+            "POWERING_DOWN",
+            "POWERING_UP",
+            "POWER_UP",
+            "NOT_RESPONDING",
+            "UNKNOWN",
+            "FUTURE",
         )
 
 

@@ -1,0 +1,63 @@
+"""What a node knows about its cluster: a small JSON file that the provider puts there at boot.
+
+Looked for at ``$SPOTBURST_NODE_CONFIG``, ``/run/spotburst/node.json``, ``/etc/spotburst/node.json``. JSON rather than YAML, and a
+dataclass rather than pydantic, because the wrapper reads it and must start fast.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass, fields
+from pathlib import Path
+
+from job_wrapper.errors import UsageError
+
+PLACES = (Path("/run/spotburst/node.json"), Path("/etc/spotburst/node.json"))
+NOTICE_FILE = "/run/spotburst/notice.json"
+
+
+@dataclass(frozen=True, slots=True)
+class NodeConfig:
+    """Settings of the cluster as the node needs them; every field may be overridden by an argument of ``spotburst run``."""
+
+    cluster: str = ""
+    node: str = ""
+    nodeset: str = ""
+    offering: str = ""
+    provider: str = ""
+    """Whose metadata service to ask: aws, gcp, azure, or "" for none."""
+    metadata_url: str = "http://169.254.169.254"
+    notice_file: str = NOTICE_FILE
+    uri: str = ""
+    endpoint_url: str = ""
+    interval: float = 600.0
+    """Seconds between checkpoints."""
+    keep: int = 3
+    max_attempts: int = 8
+    max_attempts_multi_node: int = 3
+    barren_attempts: int = 2
+    slurm_bin: str = ""
+
+    def to_json(self) -> str:
+        """As the file holds it."""
+        return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
+
+
+def load_node_config(environ: Mapping[str, str] = os.environ) -> NodeConfig:
+    """The node's settings, or the defaults where there is no file. Keys that this version does not know are passed over."""
+    named = environ.get("SPOTBURST_NODE_CONFIG")
+    for place in [Path(named)] if named else PLACES:
+        try:
+            data = json.loads(place.read_text(encoding="utf-8"))
+            if not isinstance(data, dict):
+                raise ValueError("not a JSON object")
+            known = {f.name: f for f in fields(NodeConfig)}
+            return NodeConfig(**{k: v for k, v in data.items() if k in known})
+        except FileNotFoundError:
+            if named:
+                raise UsageError(f"{place}: named by SPOTBURST_NODE_CONFIG, but there is no such file") from None
+        except (OSError, ValueError, TypeError) as error:
+            raise UsageError(f"{place}: can't be read as this node's settings: {error}") from error
+    return NodeConfig()

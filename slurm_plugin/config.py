@@ -1,0 +1,374 @@
+"""burst.yaml: the one file an administrator writes. Parsed into frozen, validated models.
+
+Where it is looked for: ``$SPOTBURST_CONFIG``, then beside ``$SLURM_CONF`` (Slurm's power-save programs have that variable and
+nothing else), then ``/etc/slurm/burst.yaml``, then ``/etc/spotburst/burst.yaml``.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import (
+    BaseModel,
+    BeforeValidator,
+    ConfigDict,
+    Field,
+    ValidationError,
+    field_validator,
+    model_validator,
+)
+
+from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.slurm.hostlist import expand
+
+_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+
+
+def parse_duration(value: Any) -> Any:
+    """``"30s"``, ``"10m"``, ``"1.5h"``, ``"1d"`` or a number of seconds, to seconds."""
+    if isinstance(value, str):
+        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
+        if not match:
+            raise ValueError(f"{value!r} is not a duration: write a number with s, m, h or d, such as 30s or 10m")
+        return float(match[1]) * _UNITS[match[2] or "s"]
+    return value
+
+
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+"""Seconds; in the file ``30s``, ``10m``, ``1h``, ``1d`` or a number."""
+
+Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=63)]
+
+
+class Model(BaseModel):
+    """Unknown keys are errors; values never change once read."""
+
+    model_config = ConfigDict(extra="forbid", frozen=True)
+
+
+class Slurm(Model):
+    """How to reach Slurm."""
+
+    client: Literal["auto", "cli", "pyslurm"] = "auto"
+    conf: Path = Path("/etc/slurm/slurm.conf")
+    bin_dir: Path | None = None
+    """Folder of sinfo, squeue and scontrol; None: PATH, then /usr/bin."""
+
+
+class Checkpoints(Model):
+    """Where checkpoints go and how they are kept. ``uri``: ``file:///shared/dir`` or ``s3://bucket/prefix``."""
+
+    uri: str
+    endpoint_url: str | None = None
+    """For an S3 server that is not AWS. Credentials come from the environment of the job or the machine's role."""
+    interval: Duration = 600.0
+    keep: Annotated[int, Field(ge=1)] = 3
+
+    @field_validator("uri")
+    @classmethod
+    def _scheme(cls, value: str) -> str:
+        scheme = value.split("://", 1)[0] if "://" in value else ""
+        if scheme not in ("file", "s3", "gs", "az"):
+            raise ValueError(
+                f"{value!r} has no known scheme: use file:///shared/dir, s3://bucket/prefix, gs:// or az://"
+            )
+        return value.rstrip("/")
+
+
+class Manager(Model):
+    """The loop on the controller."""
+
+    interval: Duration = 2.0
+    """Between passes when nothing is going on."""
+    busy_interval: Duration = 0.25
+    """Between passes while a node boots or a job is being brought back."""
+    silent_prepare: Duration = 20.0
+    """A node that can't be reached this long gets a replacement prepared."""
+    silent_down: Duration = 60.0
+    """A node that can't be reached this long is set down, which requeues its jobs."""
+    orphan_grace: Duration = 120.0
+    """A machine this young is never taken for an orphan (listings and Slurm's own view lag)."""
+    requeue_window: Duration = 240.0
+    """How long after its end a job that lost its wrapper may be requeued; keep it below Slurm's MinJobAge (300 s)."""
+
+
+class Recovery(Model):
+    """When to stop bringing a job back (DESIGN §5)."""
+
+    max_attempts: Annotated[int, Field(ge=1)] = 8
+    max_attempts_multi_node: Annotated[int, Field(ge=1)] = 3
+    barren_attempts: Annotated[int, Field(ge=1)] = 2
+    """Attempts in a row without progress."""
+
+
+class LocalProvider(Model):
+    """The embedded cloud: machines are process trees in namespaces of their own on this host."""
+
+    type: Literal["local"]
+    subnet: str = "10.77.0.0/24"
+    bridge: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")] = "sb-br0"
+    speaks: Literal["aws", "gcp", "azure"] = "aws"
+    """Whose metadata service answers at 169.254.169.254 inside a machine."""
+    boot_time: Duration = 0.0
+    """Seconds that a machine takes before it starts slurmd."""
+    notice: Duration = 120.0
+    """Warning before a reclaim (AWS: 120 s, elsewhere 30 s)."""
+
+
+class AwsProvider(Model):
+    """Amazon EC2."""
+
+    type: Literal["aws"]
+    region: str
+    endpoint_url: str | None = None
+    profile: str | None = None
+    image: str
+    subnets: Mapping[str, str]
+    """Zone to subnet id."""
+    security_groups: tuple[str, ...] = ()
+    instance_profile: str | None = None
+
+
+class GcpProvider(Model):
+    """Google Compute Engine."""
+
+    type: Literal["gcp"]
+    project: str
+    region: str
+    endpoint_url: str | None = None
+    image: str
+    subnetwork: str
+    service_account: str | None = None
+
+
+class AzureProvider(Model):
+    """Azure virtual machines."""
+
+    type: Literal["azure"]
+    subscription: str
+    resource_group: str
+    region: str
+    endpoint_url: str | None = None
+    image: str
+    subnet: str
+
+
+ProviderConfig = Annotated[LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="type")]
+
+
+class Gpus(Model):
+    """GPUs of a node, as gres.conf needs them. ``files`` are device files, one a GPU."""
+
+    type: Name = "gpu"
+    count: Annotated[int, Field(ge=1)]
+    files: tuple[str, ...]
+
+    @model_validator(mode="after")
+    def _one_file_each(self) -> Gpus:
+        if len(self.files) != self.count:
+            raise ValueError(
+                f"count is {self.count} but files names {len(self.files)}: Slurm needs one device file a GPU, "
+                "such as /dev/nvidia0 (a Count without File makes the node INVAL)"
+            )
+        return self
+
+
+class OfferingConfig(Model):
+    """One thing that can fill a nodeset, in order of preference."""
+
+    provider: Name
+    instance_type: str
+    zone: str = "default"
+    market: Market = Market.SPOT
+
+
+class NodeSet(Model):
+    """Slurm nodes of one shape, with the offerings that can fill them."""
+
+    name: Name
+    nodes: str
+    """Slurm hostlist, such as ``spot-[1-16]``."""
+    cpus: Annotated[int, Field(ge=1)]
+    memory_mb: Annotated[int, Field(ge=1)]
+    gpus: Gpus | None = None
+    features: tuple[Name, ...] = ()
+    offerings: Annotated[tuple[OfferingConfig, ...], Field(min_length=1)]
+
+    @field_validator("nodes")
+    @classmethod
+    def _hostlist(cls, value: str) -> str:
+        expand(value)
+        return value
+
+    @property
+    def node_names(self) -> tuple[str, ...]:
+        """The names, expanded."""
+        return expand(self.nodes)
+
+
+class PartitionConfig(Model):
+    """A Slurm partition over nodesets, as the rendered slurm.conf has it."""
+
+    name: Name
+    nodesets: Annotated[tuple[Name, ...], Field(min_length=1)]
+    default: bool = False
+    priority_tier: Annotated[int, Field(ge=0, le=65533)] = 1
+    preempt_mode: Literal["requeue", "cancel", "off"] = "requeue"
+    grace_time: Duration = 0.0
+    max_time: str = "UNLIMITED"
+
+
+class Power(Model):
+    """Slurm's power saving, as the rendered slurm.conf has it. Whole seconds."""
+
+    suspend_time: Duration = 300.0
+    suspend_timeout: Duration = 30.0
+    resume_timeout: Duration = 600.0
+
+
+class Config(Model):
+    """The whole of burst.yaml."""
+
+    cluster: Name
+    """ClusterName of slurm.conf."""
+    state_dir: Path = Path("/var/lib/spotburst")
+    """Ledger, requests and lock. Private to SlurmUser; on shared storage beside StateSaveLocation for fail-over."""
+    slurm: Slurm = Slurm()
+    checkpoints: Checkpoints
+    manager: Manager = Manager()
+    recovery: Recovery = Recovery()
+    power: Power = Power()
+    providers: dict[Name, ProviderConfig]
+    nodesets: Annotated[tuple[NodeSet, ...], Field(min_length=1)]
+    partitions: Annotated[tuple[PartitionConfig, ...], Field(min_length=1)]
+
+    @model_validator(mode="after")
+    def _names_agree(self) -> Config:
+        names = {n.name for n in self.nodesets}
+        if len(names) != len(self.nodesets):
+            raise ValueError("nodesets: two have the same name")
+        seen: dict[str, str] = {}
+        for nodeset in self.nodesets:
+            for node in nodeset.node_names:
+                if node in seen:
+                    raise ValueError(f"nodesets: node {node} is in both {seen[node]!r} and {nodeset.name!r}")
+                seen[node] = nodeset.name
+            for offering in nodeset.offerings:
+                if offering.provider not in self.providers:
+                    raise ValueError(
+                        f"nodesets.{nodeset.name}.offerings: provider {offering.provider!r} is not defined under providers; "
+                        f"defined: {', '.join(sorted(self.providers)) or 'none'}"
+                    )
+        for partition in self.partitions:
+            for name in partition.nodesets:
+                if name not in names:
+                    raise ValueError(
+                        f"partitions.{partition.name}.nodesets: {name!r} is not a nodeset; defined: {', '.join(sorted(names))}"
+                    )
+        return self
+
+    def nodeset_of(self, node: str) -> NodeSet | None:
+        """The nodeset that a node belongs to; None for a node that is not ours."""
+        return next((n for n in self.nodesets if node in n.node_names), None)
+
+    def offerings_of(self, nodeset: NodeSet) -> tuple[Offering, ...]:
+        """The nodeset's offerings in order of preference."""
+        return tuple(
+            Offering(
+                provider=o.provider,
+                region=getattr(self.providers[o.provider], "region", "local"),
+                zone=o.zone,
+                instance_type=o.instance_type,
+                market=o.market,
+            )
+            for o in nodeset.offerings
+        )
+
+
+def find_config(environ: Mapping[str, str] = os.environ) -> Path:
+    """The file to read; raises ``ConfigError`` that lists the places looked at."""
+    named = environ.get("SPOTBURST_CONFIG")
+    if named:
+        return Path(named)
+    places = []
+    if environ.get("SLURM_CONF"):
+        places.append(Path(environ["SLURM_CONF"]).parent / "burst.yaml")
+    places += [Path("/etc/slurm/burst.yaml"), Path("/etc/spotburst/burst.yaml")]
+    for place in places:
+        if place.is_file():
+            return place
+    raise ConfigError(
+        "no burst.yaml found: looked at " + ", ".join(map(str, places)) + "; name one with --config or SPOTBURST_CONFIG"
+    )
+
+
+def load_config(path: Path) -> Config:
+    """Read and validate. Raises ``ConfigError`` that names the file, the key, what stands there and what is allowed."""
+    try:
+        data = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
+    except (yaml.YAMLError, UnicodeDecodeError) as error:
+        raise ConfigError(f"{path}: is not YAML: {error}") from error
+    if not isinstance(data, dict):
+        raise ConfigError(f"{path}: must hold keys and values (cluster:, checkpoints:, providers:, …)")
+    try:
+        return Config.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(_explain(path, error)) from None
+
+
+def _explain(path: Path, error: ValidationError) -> str:
+    lines = []
+    for fault in error.errors(include_url=False):
+        key = ".".join(str(part) for part in fault["loc"]) or "(top)"
+        if fault["type"] == "extra_forbidden":
+            lines.append(f"{path}: {key}: unknown key; allowed here: {', '.join(_allowed(fault['loc'])) or 'none'}")
+        elif fault["type"] == "missing":
+            lines.append(f"{path}: {key}: missing, and has no default")
+        else:
+            message = fault["msg"].removeprefix("Value error, ")
+            given = "" if isinstance(fault["input"], dict | list) else f" (it is {fault['input']!r})"
+            lines.append(f"{path}: {key}: {message}{given}")
+    return "\n".join(lines)
+
+
+def _allowed(loc: tuple[Any, ...]) -> list[str]:
+    """Keys that are allowed where an unknown one stood, by walking the models along ``loc``."""
+    model: Any = Config
+    for part in loc[:-1]:
+        model = _step(model, part)
+        if model is None:
+            return []
+    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
+
+
+def _step(model: Any, part: Any) -> Any:
+    from typing import get_args
+
+    if isinstance(model, type) and issubclass(model, BaseModel):
+        field = model.model_fields.get(str(part))
+        return field.annotation if field else None
+    by_tag = {
+        a.model_fields["type"].annotation.__args__[0]: a
+        for a in _models_in(model)
+        if "type" in a.model_fields and get_args(a.model_fields["type"].annotation)
+    }
+    if part in by_tag:
+        return by_tag[part]
+    inner = _models_in(model)
+    return (model if len(inner) > 1 else inner[0]) if inner else None
+
+
+def _models_in(annotation: Any) -> list[Any]:
+    from typing import get_args
+
+    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
+        return [annotation]
+    return [m for a in get_args(annotation) for m in _models_in(a)]
