@@ -1,0 +1,420 @@
+"""What the wrapper does about what happens: events in, actions out. No clock, no process and no store of its own.
+
+The life of an attempt: STARTING (claim, restore), RUNNING, then either FINISHING (the program ended by itself: log ``end``) or
+LEAVING (it was interrupted: log ``interrupted``, requeue), and OVER.
+
+An interruption has two halves that come in any order: the checkpoint is settled (`desk`), and the verdict is known (`rules`). Then
+the attempt leaves.
+"""
+
+from __future__ import annotations
+
+import signal
+from enum import Enum
+
+from job_wrapper.errors import ExitCode
+from job_wrapper.run import events as ev
+from job_wrapper.run.desk import RETRY_WAIT, Actions, Desk
+from job_wrapper.run.rules import (
+    TAKES_AWAY,
+    Finished,
+    Interruption,
+    Rules,
+    Verdict,
+    ended_code,
+    judge_exit,
+    judge_signal,
+)
+from job_wrapper.slurm_job import JobView
+
+ASK_SLURM_AGAIN = 1.0
+VERDICT_WAIT = 10.0
+"""How long a program that has committed is held while Slurm does not say whether the job goes away."""
+WRITE_WAIT = 5.0
+"""How long a requeue waits for its ``interrupted`` entry."""
+END_WAIT = 300.0
+"""How long the wrapper of a finished program tries to commit its last files and to put ``end`` into the log."""
+STOP_WAIT = 2.0
+"""How long a program may take to end after ``stop`` where the job is over anyway."""
+STRANDED_WAIT = 60.0
+"""How long past the deadline a job that Slurm won't requeue is kept alive."""
+
+
+class Phase(Enum):
+    """Where the attempt stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
+class Machine:
+    """The wrapper's state. ``on`` takes one event and the time (Unix seconds) and returns what to do, in order."""
+
+    def __init__(self, rules: Rules) -> None:
+        self.rules = rules
+        self.desk = Desk(rules)
+        self.phase = Phase.STARTING
+        self.interruption: Interruption | None = None
+        self.finished: Finished | None = None
+        self._now = 0.0
+        self._exit: ev.Exited | None = None
+        self._final_save = False
+        self._query_at: float | None = None
+        self._querying = False
+        self._written = False
+        self._write_by = 0.0
+        self._requeueing = False
+        self._since = 0.0
+        self._said = ""
+
+    def on(self, event: ev.Event, now: float) -> Actions:
+        """Take one event."""
+        self._now = now
+        if self.phase is Phase.OVER:
+            return []
+        if isinstance(event, ev.IsFenced):
+            return [
+                ev.Say(f"fenced: a newer attempt (epoch {event.epoch}) holds this run; the program here is stopped"),
+                ev.Stop(fenced=event.epoch),
+                *self._over(ExitCode.FENCED),
+            ]
+        actions: Actions = getattr(self, "_on_" + type(event).__name__.lower())(event, now)
+        return actions + self._follow(now)
+
+    def wake(self) -> float | None:
+        """When to send the next ``Tick``; None: only events matter. Call after ``on``: what is due by then is done."""
+        times: list[float | None] = [self._query_at]
+        interruption, desk = self.interruption, self.desk
+        if self.phase in (Phase.RUNNING, Phase.FINISHING):
+            times.append(desk.retry_at)
+        if self.phase is Phase.RUNNING:
+            times += [desk.next_save, desk.ask_again]
+            if interruption is not None:
+                times += [interruption.answer_by(desk.last_commit), interruption.leave_by()]
+                times.append(interruption.arrived + VERDICT_WAIT)
+        elif self.phase is Phase.LEAVING:
+            times += [self._write_by, self._since + STOP_WAIT]
+        elif self.phase is Phase.FINISHING:
+            times += [self._since + VERDICT_WAIT, self._since + END_WAIT]
+        return min((t for t in times if t is not None and t > self._now), default=None)
+
+    # Events
+
+    def _on_ready(self, _: ev.Ready, now: float) -> Actions:
+        if self.phase is not Phase.STARTING:
+            return []
+        self.phase = Phase.RUNNING
+        self.desk.next_save = now + self.rules.interval
+        return [ev.Start()]
+
+    def _on_giveup(self, event: ev.GiveUp, now: float) -> Actions:
+        if self.phase not in (Phase.STARTING, Phase.RUNNING):
+            return []
+        if not event.write:
+            return [ev.Say(event.text), *self._over(event.code)]
+        self.phase, self._since, self.finished = Phase.FINISHING, now, Finished(event.code, event.reason)
+        return [ev.Say(event.text), ev.Stop(), ev.WriteEnd(event.code, event.reason)]
+
+    def _on_subscribed(self, event: ev.Subscribed, now: float) -> Actions:
+        return self.desk.subscribed(event.client)
+
+    def _on_left(self, event: ev.Left, now: float) -> Actions:
+        return self.desk.left(event.client, now)
+
+    def _on_acked(self, event: ev.Acked, now: float) -> Actions:
+        return self.desk.acked(event, now)
+
+    def _on_declined(self, event: ev.Declined, now: float) -> Actions:
+        return self.desk.declined(event, now)
+
+    def _on_commitasked(self, event: ev.CommitAsked, now: float) -> Actions:
+        return self.desk.commit_asked(event, now)
+
+    def _on_committed(self, event: ev.Committed, now: float) -> Actions:
+        self.desk.committed(event, now)
+        return []
+
+    def _on_commitfailed(self, event: ev.CommitFailed, now: float) -> Actions:
+        interruption, keep_trying = self.interruption, False
+        if self.phase is Phase.FINISHING:
+            keep_trying = now + RETRY_WAIT < self._since + END_WAIT
+        elif interruption is not None and interruption.verdict is not Verdict.GO_ON:
+            keep_trying = now + RETRY_WAIT < interruption.leave_by()
+        actions = self.desk.commit_failed(event, keep_trying, now)
+        if self._final_save and self.desk.in_flight is None and self.finished is None:
+            return actions + self._end(Finished(ExitCode.CHECKPOINT_FAILED, "CheckpointFailed"), now)
+        return actions
+
+    def _on_heard(self, event: ev.Heard, now: float) -> Actions:
+        notice = event.notice
+        what = f"{notice.provider} {notice.kind}"
+        if self.phase in (Phase.FINISHING, Phase.LEAVING):
+            return []
+        if notice.kind not in TAKES_AWAY:
+            said: Actions = [ev.Say(f"notice: {what} {notice.text}".rstrip())]
+            return said + (self.desk.ask(False, notice.deadline, what, now) if self.phase is Phase.RUNNING else [])
+        old = self.interruption
+        if old is not None and old.ends_here:
+            # Already leaving for another reason, or the same notice again: only the time may be shorter.
+            if notice.deadline is not None:
+                old.deadline = min(notice.deadline, old.deadline or notice.deadline)
+            old.notice = old.notice or notice
+            return []
+        left = "" if notice.deadline is None else f", {max(0.0, notice.deadline - now):.0f} s left"
+        new = Interruption(what, notice.arrived, self._verdict(), notice.deadline, notice, code=self._leave_code())
+        return [ev.Say(f"notice: {what}{left}"), *self._interrupt(new, now)]
+
+    def _on_withdrawn(self, _: ev.Withdrawn, now: float) -> Actions:
+        interruption = self.interruption
+        if self.phase is not Phase.RUNNING or interruption is None or interruption.number is not None:
+            return []
+        self.interruption = None
+        return [ev.Say("the notice was withdrawn: going on")]
+
+    def _on_signalled(self, event: ev.Signalled, now: float) -> Actions:
+        if self.phase in (Phase.FINISHING, Phase.LEAVING):
+            return []
+        old = self.interruption
+        if old is not None:
+            # The same again, or Slurm's second word (TERM at the end of the grace): idempotent, but it may mean something else now.
+            if not old.ends_here and self.rules.in_slurm:
+                old.verdict, old.number = Verdict.UNKNOWN, event.number
+                return self._query()
+            return []
+        name = signal.Signals(event.number).name
+        new = Interruption(name, now, Verdict.UNKNOWN, number=event.number, code=128 + event.number)
+        if not self.rules.in_slurm:
+            users_own = event.number in (signal.SIGUSR1, signal.SIGUSR2)
+            new.verdict = Verdict.GO_ON if users_own else Verdict.LEAVE
+        asked = self._interrupt(new, now)
+        query = self._query() if self.rules.in_slurm else []
+        return [ev.Say(f"{name} received"), *asked, *query]
+
+    def _on_jobseen(self, event: ev.JobSeen, now: float) -> Actions:
+        self._querying = False
+        view, interruption = event.view, self.interruption
+        if interruption is None or (interruption.ends_here and self.phase is not Phase.LEAVING):
+            return []
+        if view is None:
+            self._query_at = now + ASK_SLURM_AGAIN
+            return []
+        if self.phase is Phase.LEAVING:
+            return self._requeue(view)
+        if interruption.verdict is not Verdict.UNKNOWN:
+            return []
+        interruption.verdict, interruption.reason, deadline = judge_signal(view, self.rules)
+        if interruption.verdict is Verdict.GO_ON:
+            return [ev.Say("the job goes on after this checkpoint: Slurm neither preempts nor ends it")]
+        if interruption.verdict is Verdict.REQUEUE:
+            interruption.deadline, interruption.verdict = deadline, self._verdict()
+            interruption.code = self._leave_code()
+            said = "Slurm preempts this job"
+        else:
+            interruption.code = ended_code(view, self.rules, interruption.number)
+            said = f"Slurm ends this attempt ({interruption.reason})"
+        asked: Actions = []
+        if self.phase is Phase.RUNNING and not self.desk.settled:
+            asked = self.desk.ask(True, interruption.deadline, interruption.reason, now)
+        return [ev.Say(f"{said}: it ends after the checkpoint"), *asked]
+
+    def _on_written(self, event: ev.Written, now: float) -> Actions:
+        said: Actions = [ev.Say(f"could not write to the run's log: {event.error}")] if event.error else []
+        if self.phase is Phase.FINISHING and self.finished is not None:
+            return said + self._over(self.finished.code)
+        if self.phase is Phase.LEAVING:
+            self._written, self._query_at = True, None
+        return said
+
+    def _on_requeued(self, _: ev.Requeued, now: float) -> Actions:
+        return [ev.Say("requeued: Slurm starts this job again"), *self._over(ExitCode.REQUEUED)]
+
+    def _on_requeuerefused(self, event: ev.RequeueRefused, now: float) -> Actions:
+        self._requeueing = False
+        interruption = self.interruption
+        if interruption is None or self.phase is not Phase.LEAVING:
+            return []
+        if now >= (interruption.deadline or interruption.arrived + 300.0) + STRANDED_WAIT:
+            text = f"Slurm does not requeue this job: {event.text}"
+            return [ev.Say(text), *self._over(ExitCode.NOT_REQUEUEABLE)]
+        # Staying alive is the point: an exit would end the job; a node that goes away has it requeued (DESIGN §5.3).
+        self._query_at = now + ASK_SLURM_AGAIN
+        said: Actions = [] if event.text == self._said else [ev.Say(f"requeue refused, trying again: {event.text}")]
+        self._said = event.text
+        return said
+
+    def _on_exited(self, event: ev.Exited, now: float) -> Actions:
+        self._exit = event
+        self.desk.program_gone()
+        if self.phase is Phase.RUNNING:
+            self.phase, self._since = Phase.FINISHING, now
+        return []
+
+    def _on_tick(self, _: ev.Tick, now: float) -> Actions:
+        return []
+
+    # What follows from the state, after every event
+
+    def _follow(self, now: float) -> Actions:
+        actions: Actions = []
+        if self._query_at is not None and now >= self._query_at:
+            self._query_at = None
+            actions += self._query()
+        if self.phase is Phase.STARTING:
+            actions += self._interrupted_early(now)
+        if self.phase is Phase.RUNNING:
+            actions += self._timers(now)
+            actions += self._interrupted(now)
+        if self.phase is Phase.FINISHING:
+            actions += self._finish(now)
+        if self.phase in (Phase.RUNNING, Phase.FINISHING):
+            actions += self.desk.next(now)
+        if self.phase is Phase.LEAVING:
+            actions += self._next_leaving(now)
+        return actions
+
+    def _interrupted_early(self, now: float) -> Actions:
+        """Before the program has started there is nothing to save."""
+        interruption = self.interruption
+        if interruption is not None and interruption.verdict is Verdict.GO_ON:
+            self.interruption = None
+        return self._leave(now) if interruption is not None and interruption.ends_here else []
+
+    def _timers(self, now: float) -> Actions:
+        desk, interruption = self.desk, self.interruption
+        if desk.ask_again is not None and now >= desk.ask_again:
+            if interruption is None:
+                return desk.ask(False, None, "interval", now)
+            if interruption.verdict is Verdict.GO_ON:
+                desk.ask_again, desk.settled = None, True
+            else:
+                return desk.ask(True, interruption.deadline, interruption.reason, now)
+        return desk.interval_due(now)
+
+    def _interrupted(self, now: float) -> Actions:
+        """Whether the interruption leads anywhere now, and what those who wait for an answer to a commit are told."""
+        interruption, desk = self.interruption, self.desk
+        if interruption is None:
+            return desk.release(False)
+        if interruption.verdict is Verdict.UNKNOWN:
+            if now < interruption.arrived + VERDICT_WAIT:
+                return desk.release(False, hold_urgent=True)
+            if not desk.holds:
+                return []
+            # Losing the steps since this commit is better than ending a job that goes on.
+            desk.settled = False
+            return [ev.Say("Slurm does not say whether this job ends: going on"), *desk.release(False)]
+        if interruption.verdict is Verdict.GO_ON:
+            if desk.settled:
+                self.interruption = None
+            return desk.release(False)
+        if not desk.settled:
+            self._out_of_time(interruption, now)
+        if not desk.settled:
+            return desk.release(False)
+        return [*desk.release(True), *self._leave(now)]
+
+    def _out_of_time(self, interruption: Interruption, now: float) -> None:
+        desk = self.desk
+        if now >= interruption.leave_by():
+            desk.settled = True
+        elif now >= interruption.answer_by(desk.last_commit) and not desk.busy:
+            if desk.saves_files:
+                # The program does not answer: what its state directories hold is better than nothing.
+                desk.save_files(interruption.reason, True, now)
+            else:
+                desk.settled = True
+
+    def _finish(self, now: float) -> Actions:
+        """The program is gone: first what it committed, then what its end means."""
+        desk, interruption = self.desk, self.interruption
+        if self.finished is not None:
+            if now < self._since + END_WAIT:
+                return []
+            return [ev.Say("the run's end could not be put into its log"), *self._over(self.finished.code)]
+        if desk.busy or self._exit is None:
+            return []
+        finished = judge_exit(self._exit.status, self._exit.oom)
+        if finished is None:
+            # Whoever killed it, the run can go on elsewhere; how often is bounded (`bounds`).
+            if interruption is None or not interruption.ends_here:
+                self.interruption = Interruption("ProgramKilled", now, self._verdict(), code=128 + signal.SIGKILL)
+            return [ev.Say("the program was killed from outside (SIGKILL)"), *self._leave(now)]
+        if finished.code != 0 and interruption is not None:
+            # Signals that reach a program's helpers make it fail: where it is interrupted, that is the interruption's doing.
+            if interruption.verdict is Verdict.UNKNOWN and now < self._since + VERDICT_WAIT:
+                return []
+            if interruption.ends_here:
+                return self._leave(now)
+        if finished.code == 0 and desk.saves_files and not self._final_save:
+            # The last files of a finished program may be on a node that goes away: they are committed too.
+            self._final_save = True
+            desk.save_files("finished", False, now)
+            return []
+        return self._end(finished, now)
+
+    def _end(self, finished: Finished, now: float) -> Actions:
+        self.finished, self._since = finished, now
+        return [ev.WriteEnd(finished.code, finished.reason)]
+
+    def _leave(self, now: float) -> Actions:
+        interruption = self.interruption
+        if interruption is None:
+            return []
+        self.phase, self._since = Phase.LEAVING, now
+        self._write_by = now + WRITE_WAIT
+        if interruption.deadline is not None:
+            self._write_by = min(self._write_by, max(now + 1.0, interruption.leave_by()))
+        self._query_at = None
+        return [ev.WriteInterrupted(interruption.reason, interruption.arrived, interruption.notice), ev.Stop()]
+
+    def _next_leaving(self, now: float) -> Actions:
+        interruption = self.interruption
+        if interruption is None or (not self._written and now < self._write_by):
+            return []
+        if interruption.verdict is Verdict.REQUEUE:
+            if self._requeueing or self._query_at is not None:
+                return []
+            return self._query()
+        if self._exit is None and now < self._since + STOP_WAIT:
+            return []
+        return self._over(interruption.code)
+
+    def _requeue(self, view: JobView) -> Actions:
+        """Slurm has just shown the job. One that is already on its way to another attempt, or in its hands, is never touched."""
+        if self._requeueing:
+            return []
+        if view.running and view.restart_count == self.rules.restart_count:
+            self._requeueing = True
+            return [ev.Requeue()]
+        return [
+            ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
+            *self._over(ended_code(view, self.rules, None)),
+        ]
+
+    # Small parts
+
+    def _interrupt(self, interruption: Interruption, now: float) -> Actions:
+        self.interruption = interruption
+        self.desk.settled = False
+        if self.phase is not Phase.RUNNING:
+            return []
+        return self.desk.ask(True, interruption.deadline, interruption.reason, now)
+
+    def _over(self, code: int) -> Actions:
+        self.phase = Phase.OVER
+        return [ev.Exit(int(code))]
+
+    def _verdict(self) -> Verdict:
+        return Verdict.REQUEUE if self.rules.in_slurm and self.rules.requeue else Verdict.LEAVE
+
+    def _leave_code(self) -> int:
+        return int(ExitCode.NOT_REQUEUEABLE) if self.rules.in_slurm else 128 + signal.SIGTERM
+
+    def _query(self) -> Actions:
+        if self._querying:
+            return []
+        self._querying = True
+        return [ev.QueryJob()]

@@ -1,0 +1,134 @@
+"""Decisions that need no state: what a signal means, how long to wait for a checkpoint, what a program's end means. All pure."""
+
+from __future__ import annotations
+
+import signal
+from dataclasses import dataclass
+from enum import Enum
+
+from job_wrapper.errors import (
+    CheckpointFailed,
+    ConfigChanged,
+    ExitCode,
+    RestoreFailed,
+    SpotburstError,
+)
+from job_wrapper.notice.types import Notice
+from job_wrapper.slurm_job import JobView
+
+TAKES_AWAY = frozenset({"reclaim", "stop", "hibernate", "preempt"})
+"""Kinds of notice after which this attempt can't go on here; the others only warn."""
+
+NO_DEADLINE = 20.0
+"""Seconds given to a checkpoint when nobody tells a deadline: below Slurm's default KillWait (30 s)."""
+
+
+class Verdict(Enum):
+    """What an interruption leads to."""
+
+    UNKNOWN = "unknown"
+    """Slurm has not said yet."""
+    REQUEUE = "requeue"
+    """Commit, then bring the job back."""
+    LEAVE = "leave"
+    """Commit, then end: the job is over, or Slurm itself brings it back."""
+    GO_ON = "go on"
+    """Commit, and go on: a user's own signal."""
+
+
+@dataclass(frozen=True, slots=True)
+class Rules:
+    """What the machine is told at the start and never changes. Seconds."""
+
+    interval: float = 600.0
+    state_dirs: bool = False
+    in_slurm: bool = True
+    requeue: bool = True
+    """``--on-interruption requeue``."""
+    commits: bool = True
+    """This rank commits (rank 0)."""
+    restart_count: int = 0
+
+
+@dataclass(slots=True)
+class Interruption:
+    """Why this attempt may have to end."""
+
+    reason: str
+    arrived: float
+    verdict: Verdict
+    deadline: float | None = None
+    notice: Notice | None = None
+    number: int | None = None
+    """The signal, if it was one."""
+    code: int = 128 + signal.SIGTERM
+    """Exit code of the wrapper if it leaves."""
+
+    @property
+    def ends_here(self) -> bool:
+        """This attempt won't go on."""
+        return self.verdict in (Verdict.REQUEUE, Verdict.LEAVE)
+
+    def answer_by(self, last_commit: float) -> float:
+        """When to stop waiting for the program: early enough to commit what there is without it."""
+        if self.deadline is None:
+            return self.arrived + NO_DEADLINE
+        window = max(0.0, self.deadline - self.arrived)
+        return self.deadline - min(max(10.0, 2 * last_commit + 5.0), window / 2)
+
+    def leave_by(self) -> float:
+        """When to leave without a checkpoint that is still being committed: the requeue must be through before the end."""
+        if self.deadline is None:
+            return self.arrived + NO_DEADLINE + 5.0
+        return self.deadline - min(5.0, max(0.0, self.deadline - self.arrived) / 4)
+
+
+def judge_signal(view: JobView, rules: Rules) -> tuple[Verdict, str, float | None]:
+    """What a signal meant, from how Slurm shows the job: the verdict, a reason for people, and a deadline.
+
+    Slurm sets the job's state and PreemptTime before it sends the signal. At preemption it lowers EndTime to the end of the
+    grace (seen on 22.05.8; there PreemptTime stays from earlier attempts, so it counts only from this attempt's start on).
+    """
+    if view.restart_count > rules.restart_count:
+        return Verdict.LEAVE, "requeued", None
+    if view.running:
+        if view.preempt_time is not None and view.preempt_time >= (view.start_time or 0.0):
+            return Verdict.REQUEUE, "preempted", view.end_time
+        return Verdict.GO_ON, "signal", None
+    if view.coming_back:
+        return Verdict.LEAVE, "requeued", None
+    return Verdict.LEAVE, view.state.lower(), None
+
+
+def ended_code(view: JobView, rules: Rules, number: int | None) -> int:
+    """The wrapper's exit code when it leaves a job that Slurm is taking down."""
+    if view.restart_count > rules.restart_count or view.coming_back:
+        return int(ExitCode.REQUEUED)
+    return 128 + (number or signal.SIGTERM)
+
+
+@dataclass(frozen=True, slots=True)
+class Finished:
+    """The program's own end: goes into the log as ``end``."""
+
+    code: int
+    reason: str
+
+
+def judge_exit(status: int, oom: bool) -> Finished | None:
+    """What the program's end means; None: it was killed from outside (SIGKILL without the kernel's out-of-memory).
+
+    ``status`` as Python gives it: the exit code, or minus the signal.
+    """
+    if status == 0:
+        return Finished(0, "Finished")
+    if status == -signal.SIGKILL:
+        return Finished(128 + signal.SIGKILL, "OutOfMemory") if oom else None
+    if status < 0:
+        return Finished(128 - status, "ProgramFailed")
+    return Finished(status, _REASONS.get(status, "ProgramFailed"))
+
+
+_KINDS: tuple[type[SpotburstError], ...] = (RestoreFailed, ConfigChanged, CheckpointFailed)
+_REASONS = {int(kind.exit_code): kind.reason for kind in _KINDS}
+"""Our own errors, raised inside the program by ``job_wrapper.checkpoint``, keep their names."""

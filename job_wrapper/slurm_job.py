@@ -1,0 +1,128 @@
+"""The wrapper's own door to Slurm: how this one job stands, and its requeue.
+
+squeue with named fields rather than ``scontrol show job``: no field here holds text of a user's own, so that no job name or comment
+with ``=`` in it can be misread. (22.05's ``squeue --json`` passes over its filters and dumps every job; its scontrol has no JSON.)
+"""
+
+from __future__ import annotations
+
+import os
+import subprocess
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+_FIELDS = ("State", "RestartCnt", "PreemptTime", "Requeue", "BatchFlag", "StartTime", "EndTime")
+_FORMAT = ",".join(f"{name}:;" for name in _FIELDS)
+PATIENCE = 10.0
+"""Seconds that one command may take. slurmctld answers in milliseconds, or its client tries again for a minute."""
+
+_COMING_BACK = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
+
+
+@dataclass(frozen=True, slots=True)
+class JobView:
+    """One job as squeue shows it. ``state`` is the base state (squeue shows COMPLETING in place of the base state while one
+    attempt is taken down). Times are Unix seconds, None where Slurm has none."""
+
+    state: str
+    restart_count: int = 0
+    preempt_time: float | None = None
+    requeue: bool = True
+    batch: bool = True
+    start_time: float | None = None
+    end_time: float | None = None
+
+    @property
+    def running(self) -> bool:
+        """Runs, and is not on its way out."""
+        return self.state in ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING")
+
+    @property
+    def coming_back(self) -> bool:
+        """Waits for its next attempt."""
+        return self.state in _COMING_BACK
+
+
+def parse_view(line: str) -> JobView:
+    """One line of squeue's answer. Raises ``ValueError`` for anything else."""
+    values = line.strip().rstrip(";").split(";")
+    if len(values) != len(_FIELDS):
+        raise ValueError(f"squeue answered {line.strip()!r}, which has not the {len(_FIELDS)} fields asked for")
+    state, restarts, preempt, requeue, batch, start, end = (value.strip() for value in values)
+    if not state or not state.replace("_", "").isalpha():
+        raise ValueError(f"squeue answered the job state {state!r}")
+    return JobView(
+        state=state.upper(),
+        restart_count=int(restarts),
+        preempt_time=_seconds(preempt),
+        requeue=_flag(requeue),
+        batch=_flag(batch),
+        start_time=_seconds(start),
+        end_time=_seconds(end),
+    )
+
+
+def _seconds(text: str) -> float | None:
+    return float(text) if text.isdigit() and int(text) > 0 else None
+
+
+def _flag(text: str) -> bool:
+    return text.lower() in ("1", "yes", "y", "true")
+
+
+class SlurmJob:
+    """Commands about one job. ``job_id`` is the plain number (``SLURM_JOB_ID``), which is right for an array task too."""
+
+    def __init__(self, job_id: str, *, bin_dir: str = "", environ: Mapping[str, str] = os.environ) -> None:
+        self.job_id = job_id
+        self._bin = bin_dir
+        # SLURM_TIME_FORMAT makes squeue print Unix seconds; variables that change its output or its filters are left out.
+        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SLURM_TIME_FORMAT"))}
+        self._environ["SLURM_TIME_FORMAT"] = "%s"
+
+    def view(self, job_id: str | None = None) -> JobView | None:
+        """How the job stands; None when Slurm does not answer or does not know it: nothing may be concluded then."""
+        code, out, _ = self._run("squeue", "-h", "-t", "all", "-j", job_id or self.job_id, "-O", _FORMAT)
+        lines = [line for line in out.splitlines() if line.strip()]
+        if code != 0 or not lines:
+            return None
+        try:
+            return parse_view(lines[0])
+        except ValueError:
+            return None
+
+    def alive(self, job_id: str) -> bool:
+        """Whether another job may still run. A job that Slurm answers not to know is gone; no answer means that it may."""
+        task = job_id
+        code, out, err = self._run("squeue", "-h", "-t", "all", "-j", task, "-O", _FORMAT)
+        if code != 0:
+            return "invalid job id" not in err.lower()
+        views = []
+        for line in out.splitlines():
+            if line.strip():
+                try:
+                    views.append(parse_view(line))
+                except ValueError:
+                    return True
+        return any(v.running or v.coming_back or v.state == "COMPLETING" for v in views)
+
+    def requeue(self) -> str:
+        """``scontrol requeue``. Returns "" for done, otherwise Slurm's words."""
+        code, out, err = self._run("scontrol", "requeue", self.job_id)
+        return "" if code == 0 else (err.strip() or out.strip() or f"scontrol requeue ended with {code}")
+
+    def _run(self, command: str, *arguments: str) -> tuple[int, str, str]:
+        program = str(Path(self._bin) / command) if self._bin else command
+        try:
+            done = subprocess.run(
+                [program, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=PATIENCE,
+                env=self._environ,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return 127, "", f"{program}: {error}"
+        return done.returncode, done.stdout.decode(errors="replace"), done.stderr.decode(errors="replace")
