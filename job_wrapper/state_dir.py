@@ -1,0 +1,206 @@
+"""State directories: the files that a program writes, saved as one part of a checkpoint. Restoring is `state_restore`'s.
+
+An item is named by the directory's place in the list and the path in it: ``0`` is the first directory itself, ``0/weights.bin`` a file of
+it. Modes, times and symlinks are kept; sockets, pipes and devices are passed over. Names that begin with ``.spotburst-`` at the top of
+a state directory are ours and are never part of a checkpoint.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+import time
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
+from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
+from job_wrapper.store.write import PartWriter, find_holes
+
+PART = "state-dir"
+"""Name of the part."""
+MAX_DIRS = 64
+MAX_SIZE = 1 << 40
+"""Default bound of all files together, in bytes."""
+OWN_PREFIX = ".spotburst-"
+_RACY_NS = 2_000_000_000
+"""A file changed this shortly before it was read may change again within one tick of the file system's clock: read it again next time."""
+
+
+def check_paths(paths: Sequence[str]) -> tuple[Path, ...]:
+    """The state directories as real paths, made if they are missing. Raises ``UsageError`` that names what is wrong."""
+    if len(paths) > MAX_DIRS:
+        raise UsageError(f"--state-dir: {len(paths)} directories given, at most {MAX_DIRS} are allowed")
+    real: list[Path] = []
+    for text in paths:
+        if not text.startswith("/"):
+            raise UsageError(f"--state-dir {text}: write an absolute path, such as {Path.cwd() / text}")
+        try:
+            path = Path(text).resolve()
+            path.mkdir(parents=True, exist_ok=True)
+        except (OSError, RuntimeError) as error:
+            reason = error.strerror if isinstance(error, OSError) else error
+            raise UsageError(f"--state-dir {text}: can't be used as a directory: {reason}") from None
+        if path == Path("/") or not os.access(path, os.R_OK | os.W_OK | os.X_OK):
+            raise UsageError(f"--state-dir {text}: must be a directory of its own that can be read and written")
+        for other in real:
+            if path == other or path in other.parents or other in path.parents:
+                raise UsageError(f"--state-dir {text}: lies in, or holds, {other}, which is a state directory too")
+        real.append(path)
+    return tuple(real)
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """One thing in a state directory, as the scan saw it."""
+
+    name: str
+    path: str
+    kind: ItemKind
+    info: os.stat_result
+
+    def attributes(self, now_ns: int) -> dict[str, Any]:
+        """What the item keeps of it."""
+        info = self.info
+        kept: dict[str, Any] = {"mode": stat.S_IMODE(info.st_mode), "mtime_ns": info.st_mtime_ns}
+        if self.kind is ItemKind.SYMLINK:
+            kept["target"] = str(Path(self.path).readlink())
+        if self.kind is ItemKind.FILE:
+            kept |= {"size": info.st_size, "ino": info.st_ino, "ctime_ns": info.st_ctime_ns}
+            if max(info.st_mtime_ns, info.st_ctime_ns) > now_ns - _RACY_NS:
+                kept["racy"] = True
+        return kept
+
+
+def scan(index: int, root: Path) -> Iterator[Found]:
+    """Everything below one state directory, the directory itself first, parents before what is in them.
+
+    What vanishes meanwhile is passed over. Raises ``CheckpointFailed`` naming what can't be read.
+    """
+    try:
+        yield Found(str(index), str(root), ItemKind.DIRECTORY, root.stat())
+    except FileNotFoundError:
+        return
+    except OSError as error:
+        raise CheckpointFailed(f"{root}: can't be read: {error.strerror}") from error
+    folders = [(str(root), str(index))]
+    while folders:
+        folder, name = folders.pop()
+        try:
+            with os.scandir(folder) as listing:
+                entries = sorted(listing, key=lambda e: e.name)
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            raise CheckpointFailed(f"{folder}: can't be read: {error.strerror}") from error
+        for entry in entries:
+            if name == str(index) and entry.name.startswith(OWN_PREFIX):
+                continue
+            try:
+                info = entry.stat(follow_symlinks=False)
+            except FileNotFoundError:
+                continue
+            kind = _KINDS.get(stat.S_IFMT(info.st_mode))
+            if kind is None:
+                continue
+            found = Found(f"{name}/{entry.name}", entry.path, kind, info)
+            if kind is ItemKind.DIRECTORY:
+                folders.append((entry.path, found.name))
+            yield found
+
+
+_KINDS = {stat.S_IFREG: ItemKind.FILE, stat.S_IFDIR: ItemKind.DIRECTORY, stat.S_IFLNK: ItemKind.SYMLINK}
+
+
+def unchanged(item: Item | None, found: Found) -> bool:
+    """Whether a file is surely the one that ``item`` was made from: same size, times and inode, and not changed just then. Pure.
+
+    A program that writes through mmap must msync before it acknowledges: until then the file system does not move its times.
+    """
+    if item is None or item.kind is not ItemKind.FILE or item.attributes.get("racy"):
+        return False
+    a, info = item.attributes, found.info
+    return (a.get("size"), a.get("mtime_ns"), a.get("ctime_ns"), a.get("ino")) == (
+        info.st_size,
+        info.st_mtime_ns,
+        info.st_ctime_ns,
+        info.st_ino,
+    )
+
+
+def save(
+    store: ObjectStore,
+    data_prefix: str,
+    roots: Sequence[Path],
+    *,
+    base: Part | None = None,
+    max_size: int = MAX_SIZE,
+    clock_ns: Callable[[], int] = time.time_ns,
+) -> ObjectRef:
+    """Store the state directories as a part; files that are those of ``base`` (the last commit's part) are not even read.
+
+    Raises ``CheckpointTooLarge`` before anything is stored if the files have more than ``max_size`` bytes, ``CheckpointFailed`` if one
+    can't be read or a directory that had files is empty now, and the store's errors.
+    """
+    found = [list(scan(index, root)) for index, root in enumerate(roots)]
+    _refuse_too_large(found, roots, max_size)
+    _refuse_emptied(found, roots, base)
+    old = {item.name: item for item in base.items} if base is not None else {}
+    with PartWriter(store, data_prefix, PART, base=base) as writer:
+        for one in (f for some in found for f in some):
+            _add(writer, one, old.get(one.name), clock_ns())
+        return writer.finish({"paths": [str(root) for root in roots]})
+
+
+def _add(writer: PartWriter, found: Found, old: Item | None, now_ns: int) -> None:
+    try:
+        attributes = found.attributes(now_ns)
+        if found.kind is not ItemKind.FILE:
+            writer.add_entry(found.name, found.kind, attributes)
+            return
+        if old is not None and unchanged(old, found):
+            if "holes" in old.attributes:
+                attributes["holes"] = old.attributes["holes"]
+            writer.add_unchanged(Item(found.name, found.kind, old.segments, attributes))
+            return
+        path = Path(found.path)
+        if found.info.st_blocks * 512 < found.info.st_size:
+            attributes["holes"] = find_holes(path)
+        writer.add_file(found.name, path, attributes=attributes)
+    except FileNotFoundError:
+        return  # gone since the scan
+    except CheckpointFailed:
+        if os.path.lexists(found.path):
+            raise
+
+
+def _refuse_too_large(found: Sequence[Sequence[Found]], roots: Sequence[Path], max_size: int) -> None:
+    sizes = [sum(f.info.st_size for f in some if f.kind is ItemKind.FILE) for some in found]
+    if sum(sizes) > max_size:
+        listed = ", ".join(f"{root}: {size} bytes" for root, size in zip(roots, sizes, strict=True))
+        raise CheckpointTooLarge(
+            f"the state directories hold {sum(sizes)} bytes, more than --max-size {max_size} ({listed}). "
+            "Move what need not survive elsewhere, or raise --max-size"
+        )
+
+
+def _refuse_emptied(found: Sequence[Sequence[Found]], roots: Sequence[Path], base: Part | None) -> None:
+    """An empty directory (lost mount, cleaned scratch) never replaces files."""
+    for index, had in count_files(base).items():
+        if index < len(roots) and not any(f.kind is not ItemKind.DIRECTORY for f in found[index]):
+            raise CheckpointFailed(
+                f"state directory {roots[index]} is empty, but the last checkpoint holds {had} files of it: that checkpoint is kept. "
+                "If they were meant to go, leave any file there"
+            )
+
+
+def count_files(part: Part | None) -> dict[int, int]:
+    """Files and links in a part by state directory; directories without any are left out. Pure."""
+    counts: dict[int, int] = {}
+    for item in part.items if part is not None else ():
+        head, _, rest = item.name.partition("/")
+        if rest and item.kind is not ItemKind.DIRECTORY and head.isdigit():
+            counts[int(head)] = counts.get(int(head), 0) + 1
+    return counts
