@@ -1,0 +1,226 @@
+"""``spotburst agent``: runs as root on a node, hears its reclaim notice, tells the jobs on it and drains the node.
+
+The notice goes into a file that every wrapper on the node watches (`notice.file`); the drain keeps new jobs away and shows the
+administrator why. A step that failed is tried again until it is done: a notice is never lost on the way.
+"""
+
+from __future__ import annotations
+
+import argparse
+import contextlib
+import signal
+import subprocess
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from enum import Enum
+from pathlib import Path
+
+from job_wrapper.errors import SpotburstError, UsageError
+from job_wrapper.node_config import NodeConfig, load_node_config
+from job_wrapper.notice.choose import cloud_watcher
+from job_wrapper.notice.file import HEARTBEAT_SECONDS, beat, write_notice
+from job_wrapper.notice.types import Notice
+from job_wrapper.run.rules import TAKES_AWAY
+
+OURS = "spotburst: "
+"""Reasons that begin with this are set, and may be cleared, by the agent."""
+RETRY_SECONDS = 1.0
+SCONTROL_SECONDS = 20.0
+
+
+def drain_reason(notice: Notice) -> str:
+    """Such as ``spotburst: aws reclaim by 2026-05-02T08:22:00Z``."""
+    by = ""
+    if notice.deadline is not None:
+        by = " by " + time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(notice.deadline))
+    return f"{OURS}{notice.provider} {notice.kind}{by}"
+
+
+class Drain(Enum):
+    """What the node should be."""
+
+    LEAVE = "leave"
+    DRAINED = "drained"
+    UNDRAINED = "undrained"
+
+
+@dataclass(slots=True)
+class Wanted:
+    """What is still to be done for the newest notice."""
+
+    drain: Drain = Drain.LEAVE
+    reason: str = ""
+    notice: Notice | None = None
+    write: bool = False
+
+
+class Node:
+    """``scontrol`` about one node. Returns "" for done, otherwise what went wrong."""
+
+    def __init__(self, name: str, slurm_bin: str = "") -> None:
+        self.name = name
+        self._scontrol = str(Path(slurm_bin) / "scontrol") if slurm_bin else "scontrol"
+
+    def drain(self, reason: str) -> str:
+        """Drain with a reason. A node that is drained for another reason keeps that one."""
+        standing = self._reason()
+        if standing and not standing.startswith(OURS) and self._draining():
+            return ""
+        return self._run("update", f"NodeName={self.name}", "State=DRAIN", f"Reason={reason}")[1]
+
+    def undrain(self) -> str:
+        """Undrain if the reason is ours."""
+        code, out = self._run("-o", "show", "node", self.name)
+        if code != 0:
+            return out
+        if not self._reason_in(out).startswith(OURS):
+            return ""
+        return self._run("update", f"NodeName={self.name}", "State=UNDRAIN")[1]
+
+    def _reason(self) -> str:
+        code, out = self._run("-o", "show", "node", self.name)
+        return self._reason_in(out) if code == 0 else ""
+
+    def _draining(self) -> bool:
+        code, out = self._run("-o", "show", "node", self.name)
+        state = next((w[6:] for w in out.split() if w.startswith("State=")), "") if code == 0 else ""
+        return "DRAIN" in state.split("+")
+
+    @staticmethod
+    def _reason_in(out: str) -> str:
+        # Reason is the last field that can hold spaces; what follows it is "[user@time]".
+        return out.partition(" Reason=")[2].strip()
+
+    def _run(self, *arguments: str) -> tuple[int, str]:
+        try:
+            done = subprocess.run(
+                [self._scontrol, *arguments],
+                stdin=subprocess.DEVNULL,
+                capture_output=True,
+                timeout=SCONTROL_SECONDS,
+                check=False,
+            )
+        except (OSError, subprocess.TimeoutExpired) as error:
+            return 127, f"{self._scontrol}: {error}"
+        text = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).decode(errors="replace")
+        if done.returncode == 0:
+            return 0, text if arguments[0] == "-o" else ""
+        return done.returncode, text.strip() or f"scontrol ended with {done.returncode}"
+
+
+class Agent:
+    """The loop. ``heard`` may be called from another thread."""
+
+    def __init__(self, node: NodeConfig, slurm: Node, log: Callable[[str], None]) -> None:
+        self._file = Path(node.notice_file)
+        self._slurm = slurm
+        self._log = log
+        self._changed = threading.Condition()
+        self._wanted = Wanted()
+        self._ended = False
+
+    def heard(self, notice: Notice | None) -> None:
+        """A notice, or None: it is withdrawn. The newest one is what counts."""
+        with self._changed:
+            if notice is None:
+                self._wanted = Wanted(Drain.UNDRAINED, "", None, True)
+                self._log("the notice was withdrawn")
+            else:
+                going = notice.kind in TAKES_AWAY
+                reason = drain_reason(notice)
+                if not going and self._wanted.notice is not None and self._wanted.notice.kind in TAKES_AWAY:
+                    return  # a mere warning does not stand before a reclaim
+                self._wanted = Wanted(Drain.DRAINED if going else Drain.LEAVE, reason, notice, True)
+                self._log(f"notice: {reason.removeprefix(OURS)}")
+            self._changed.notify_all()
+
+    def end(self) -> None:
+        """Make ``run`` return."""
+        with self._changed:
+            self._ended = True
+            self._changed.notify_all()
+
+    def run(self) -> None:
+        """Do what is wanted until ``end``."""
+        # What an earlier agent left says nothing about now: a notice that still stands is heard again.
+        with contextlib.suppress(OSError):
+            self._file.unlink(missing_ok=True)
+        while True:
+            with self._changed:
+                if self._ended:
+                    return
+                wanted = self._wanted
+            again = self._do(wanted)
+            with contextlib.suppress(OSError):  # then the wrappers ask the cloud themselves
+                beat(self._file)
+            with self._changed:
+                if not self._ended and self._wanted is wanted:
+                    self._changed.wait(RETRY_SECONDS if again else HEARTBEAT_SECONDS)
+
+    def _do(self, wanted: Wanted) -> bool:
+        """The file first: the jobs' time is short. Returns whether something is to be tried again."""
+        if wanted.write:
+            try:
+                if wanted.notice is None:
+                    self._file.unlink(missing_ok=True)
+                else:
+                    write_notice(self._file, wanted.notice)
+                wanted.write = False
+            except OSError as error:
+                self._log(f"{self._file}: {error.strerror}; trying again")
+        if wanted.drain is not Drain.LEAVE:
+            failed = self._slurm.drain(wanted.reason) if wanted.drain is Drain.DRAINED else self._slurm.undrain()
+            if failed:
+                self._log(f"{failed}; trying again")
+            else:
+                self._log(f"node {self._slurm.name} {wanted.drain.value}")
+                wanted.drain = Drain.LEAVE
+        return wanted.write or wanted.drain is not Drain.LEAVE
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``spotburst agent``: returns the exit code. Ends on SIGTERM or SIGINT."""
+    parser = argparse.ArgumentParser(
+        prog="spotburst agent",
+        description="Watch this node's cloud for reclaim notices, tell the jobs on it, and drain it.",
+    )
+    parser.add_argument("--node", default="", help="Slurm's name of this node (default: the node's settings)")
+    arguments = parser.parse_args(argv)
+
+    def log(text: str) -> None:
+        print(f"spotburst agent: {text}", file=sys.stderr, flush=True)
+
+    try:
+        settings = load_node_config()
+        name = arguments.node or settings.node
+        if not name:
+            raise UsageError("this node's name is not known: give --node NAME, or put it into /etc/spotburst/node.json")
+        watcher = cloud_watcher(settings, log)
+        if watcher is None:
+            raise UsageError(
+                "this node's settings name no provider, so there is nothing to watch (node.json: provider)"
+            )
+        agent = Agent(settings, Node(name, settings.slurm_bin), log)
+        done = threading.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            signal.signal(number, lambda *_: done.set())
+        threads = [
+            threading.Thread(target=watcher.watch, args=(agent.heard, done.wait), daemon=True, name="spotburst-cloud"),
+            threading.Thread(target=agent.run, daemon=True, name="spotburst-agent"),
+        ]
+        log(f"watching {settings.provider} for node {name}")
+        for thread in threads:
+            thread.start()
+        while not done.wait(1.0):
+            if not all(thread.is_alive() for thread in threads):
+                log("a thread has ended unexpectedly")
+                return 1  # systemd starts it again
+        agent.end()
+        threads[1].join(SCONTROL_SECONDS)
+    except SpotburstError as error:
+        log(str(error))
+        return int(error.exit_code)
+    return 0
