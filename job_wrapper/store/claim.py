@@ -1,0 +1,170 @@
+"""The live right to commit to a run (DESIGN §3): held until a higher epoch is found in the log."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+from job_wrapper.errors import Damaged, Fenced, ObjectMissing, SpotburstError, StoreRefused
+from job_wrapper.store import paths
+from job_wrapper.store.codec import decode_entry, encode_entry
+from job_wrapper.store.decided_put import Patience, decided_put
+from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectRef, ObjectStore, Summary, Writer
+
+
+class Claim:
+    """One epoch of a run. All methods may be called from several threads; one writes at a time.
+
+    The rule that makes a stale commit impossible: an entry is only ever put directly after an entry of this very epoch, with all before
+    it read. So a newer claim, which takes the next number, is always met.
+    """
+
+    def __init__(
+        self,
+        store: ObjectStore,
+        run: str,
+        entry: Entry,
+        *,
+        keep: int = 3,
+        clock: Callable[[], float] = time.time,
+        patience: Patience | None = None,
+    ) -> None:
+        self.store = store
+        self.run = run
+        self.epoch: int = entry.epoch
+        self.writer: Writer = entry.writer
+        self.entry = entry
+        """The newest entry known; its summary is the run's state."""
+        self.data_prefix = paths.data_prefix(run, entry.epoch)
+        self.keep = max(1, keep)
+        self.dropped: list[CommitRef] = []
+        """Commits of this epoch that later summaries do not name any more: what ``collect`` may remove of this epoch."""
+        self._clock = clock
+        self._patience = patience or Patience()
+        self._lock = threading.RLock()
+        self._fenced: Fenced | None = None
+
+    def commit(self, manifest: ObjectRef, *, step: int | None, body: dict[str, Any] | None = None) -> Entry:
+        """Make a checkpoint whose data and manifest are stored the newest of the run.
+
+        Raises ``Fenced`` for ever once a newer epoch is found. After ``StoreError`` the commit is undecided, and may be tried again.
+        """
+        if not manifest.key.startswith(self.data_prefix + "/"):
+            raise SpotburstError(
+                f"{manifest.key}: not written by epoch {self.epoch} of {self.run}, so it can't be committed by it"
+            )
+
+        def summary(seq: int, when: float) -> Summary:
+            ref = CommitRef(seq, self.epoch, step, when, manifest)
+            return with_commit(self.entry.summary, ref, self.keep)
+
+        with self._lock:
+            return self._append(Kind.COMMIT, summary, {"step": step, **(body or {})})
+
+    def restore_failed(self, seq: int, error: str) -> Entry:
+        """Record that the commit in entry ``seq`` could not be restored."""
+
+        def summary(_seq: int, _when: float) -> Summary:
+            failed = dict(self.entry.summary.failed_restores)
+            failed[seq] = failed.get(seq, 0) + 1
+            return replace(self.entry.summary, failed_restores=failed)
+
+        with self._lock:
+            return self._append(Kind.RESTORE_FAILED, summary, {"entry": seq, "error": error[:2000]})
+
+    def interrupted(self, reason: str, body: dict[str, Any] | None = None) -> Entry:
+        """Record that this attempt ends and the run is to be brought back."""
+        with self._lock:
+            return self._append(Kind.INTERRUPTED, self._same, {"reason": reason, **(body or {})})
+
+    def suspended(self, body: dict[str, Any] | None = None) -> Entry:
+        """Record that this attempt ends and the run waits."""
+        with self._lock:
+            return self._append(Kind.SUSPENDED, self._same, dict(body or {}))
+
+    def end(self, exit_code: int, reason: str, body: dict[str, Any] | None = None) -> Entry:
+        """Record that the program has ended by itself, or that the run is given up. Nothing is written after it."""
+
+        def summary(_seq: int, _when: float) -> Summary:
+            return replace(self.entry.summary, ended=exit_code)
+
+        with self._lock:
+            return self._append(Kind.END, summary, {"exit_code": exit_code, "reason": reason, **(body or {})})
+
+    def check(self) -> None:
+        """Raise ``Fenced`` if a newer epoch has claimed the run. Costs one read that finds nothing."""
+        with self._lock:
+            if self._fenced is not None:
+                raise self._fenced
+            while True:
+                seq = self.entry.seq + 1
+                try:
+                    data = self.store.get(paths.log_key(self.run, seq))
+                except ObjectMissing:
+                    return
+                self._take_in(data, seq)
+
+    def _same(self, _seq: int, _when: float) -> Summary:
+        return self.entry.summary
+
+    def _append(self, kind: Kind, summary: Callable[[int, float], Summary], body: dict[str, Any]) -> Entry:
+        if self._fenced is not None:
+            raise self._fenced
+        while True:
+            if self.entry.kind is Kind.END:
+                if kind is Kind.END:
+                    return self.entry
+                raise SpotburstError(f"{self.store.uri}/{self.run}: this attempt has ended; no {kind.value} can follow")
+            seq, when = self.entry.seq + 1, self._clock()
+            entry = Entry(seq, kind, self.epoch, self.writer, when, summary(seq, when), body)
+            found = decided_put(self.store, paths.log_key(self.run, seq), encode_entry(entry), self._patience)
+            if found is None:
+                self._adopt(entry)
+                return entry
+            self._take_in(found, seq)
+
+    def _take_in(self, data: bytes, seq: int) -> None:
+        """An entry that stands where our next one should: a newer claim, or one of our own whose put was given up and landed late."""
+        where = f"{self.store.uri}/{paths.log_key(self.run, seq)}"
+        try:
+            entry = decode_entry(data, where, seq)
+        except Damaged as error:
+            # Not ours, since ours is known byte for byte; so it can't be told who holds the run, and going on is not safe.
+            self._fenced = Fenced(
+                f"{error}. It stands where this attempt's next entry should: another may hold the run"
+            )
+            raise self._fenced from error
+        if entry.epoch > self.epoch:
+            by = entry.writer
+            self._fenced = Fenced(
+                f"{self.store.uri}/{self.run}: epoch {entry.epoch} (job {by.job_id}, restart {by.restart_count}, on {by.host}) has claimed "
+                f"the run; epoch {self.epoch} may write nothing more"
+            )
+            raise self._fenced
+        if entry.epoch < self.epoch or entry.writer.nonce != self.writer.nonce:
+            self._fenced = Fenced(
+                f"{where}: epoch {entry.epoch} was written by two holders: this store does not honour put-if-absent"
+            )
+            raise StoreRefused(str(self._fenced))
+        self._adopt(entry)
+
+    def _adopt(self, entry: Entry) -> None:
+        kept = {c.seq for c in entry.summary.commits}
+        self.dropped += [c for c in self.entry.summary.commits if c.seq not in kept and c.epoch == self.epoch]
+        self.entry = entry
+
+
+def with_commit(summary: Summary, ref: CommitRef, keep: int) -> Summary:
+    """``summary`` with a new commit: the newest ``keep`` that are not known to be bad. Pure.
+
+    A commit that failed to restore does not count: dropping a good one for its sake would leave fewer that verify than asked for.
+    """
+    good = [c for c in summary.commits if not summary.failed_restores.get(c.seq)]
+    commits = (*good, ref)[-max(1, keep) :]
+    names = {c.seq for c in commits}
+    return replace(
+        summary, commits=commits, failed_restores={s: n for s, n in summary.failed_restores.items() if s in names}
+    )

@@ -1,0 +1,209 @@
+"""The run's log: one append-only sequence of entries, each created once (DESIGN §3). Reading it, and claiming the run."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable, Mapping
+from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
+from typing import Any
+
+from job_wrapper.errors import Damaged, ExitCode, ObjectMissing, RunHeld, SpotburstError, StoreRefused
+from job_wrapper.store import paths
+from job_wrapper.store.claim import Claim
+from job_wrapper.store.codec import decode_entry, encode_entry, seal, unseal
+from job_wrapper.store.decided_put import Patience, decided_put
+from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Summary, Writer
+
+MAX_CONFLICTS = 1000
+"""Conflicts in a row at one claim before it gives up: a log can't grow by that much while it is being read."""
+
+
+class RunFinished(SpotburstError):
+    """The run has ended successfully; ``entry`` is the one that says so. Nothing is left to do: exit 0."""
+
+    exit_code = ExitCode.OK
+    reason = "Finished"
+
+    def __init__(self, entry: Entry, where: str) -> None:
+        super().__init__(
+            f"{where}: this run has ended successfully; to run another program in the same job give it a --name of its own"
+        )
+        self.entry = entry
+
+
+class RunLog:
+    """The log of one run. Reading needs no claim; ``claim`` makes this process the run's holder."""
+
+    def __init__(
+        self, store: ObjectStore, run: str, *, clock: Callable[[], float] = time.time, patience: Patience | None = None
+    ) -> None:
+        self.store = store
+        self.run = run
+        self._clock = clock
+        self._patience = patience or Patience()
+
+    def _where(self, seq: int) -> str:
+        return f"{self.store.uri}/{paths.log_key(self.run, seq)}"
+
+    def seqs(self) -> list[int]:
+        """Sequence numbers of all entries, in order: one listing. Foreign objects are passed over."""
+        found = (paths.seq_of(info.key) for info in self.store.list(paths.log_prefix(self.run)))
+        return sorted(seq for seq in found if seq is not None)
+
+    def read(self, seq: int) -> Entry:
+        """One entry. Raises ``ObjectMissing``, ``Damaged``, ``NewerFormat``, ``StoreError``."""
+        return decode_entry(self.store.get(paths.log_key(self.run, seq)), self._where(seq), seq)
+
+    def tail(self) -> Entry | None:
+        """The newest entry, which tells the whole state; None for a run that never started. One listing and one read.
+
+        A damaged newest entry raises ``Damaged`` naming its key: to pass it over would be to forget a claim.
+        """
+        seqs = self.seqs()
+        return self.read(seqs[-1]) if seqs else None
+
+    def entries(self) -> list[Entry]:
+        """The whole log, oldest first. Raises ``Damaged`` for a damaged or a missing entry, naming its key."""
+        seqs = self.seqs()
+        if not seqs:
+            return []
+        present = set(seqs)
+        for seq in range(seqs[-1] + 1):
+            if seq not in present:
+                raise Damaged(
+                    f"{self._where(seq)}: this log entry is missing, though a later one is there; entries are never deleted"
+                )
+        if len(seqs) < 8:
+            return [self.read(seq) for seq in seqs]
+        with ThreadPoolExecutor(8, "spotburst-log") as pool:
+            return list(pool.map(self.read, seqs))
+
+    def claim(
+        self,
+        writer: Writer,
+        *,
+        alive: Callable[[str], bool] = lambda job_id: False,
+        keep: int = 3,
+        command_digest: str | None = None,
+        body: Mapping[str, Any] | None = None,
+    ) -> Claim:
+        """Become the run's holder under a new epoch.
+
+        ``alive(job_id)`` tells whether Slurm still shows that job; it is asked only about another job that holds the run.
+        ``keep`` is how many commits later summaries name, ``body`` goes into the claim's entry. Raises ``RunFinished``, ``RunHeld``, and the store's errors;
+        after ``StoreError`` the same process may call again.
+        """
+        self._point(writer)
+        last = self.tail()
+        for _ in range(MAX_CONFLICTS):
+            if last is not None:
+                mine = self._already_ours(last, writer)
+                if mine:
+                    return Claim(self.store, self.run, last, keep=keep, clock=self._clock, patience=self._patience)
+                self._refuse(last, writer, alive)
+            entry = Entry(
+                seq=last.seq + 1 if last else 0,
+                kind=Kind.CLAIM,
+                epoch=last.summary.epoch + 1 if last else 1,
+                writer=writer,
+                time=self._clock(),
+                summary=claim_summary(last, writer, command_digest),
+                body=dict(body or {}),
+            )
+            key = paths.log_key(self.run, entry.seq)
+            found = decided_put(self.store, key, encode_entry(entry), self._patience)
+            if found is None:
+                return Claim(self.store, self.run, entry, keep=keep, clock=self._clock, patience=self._patience)
+            last = decode_entry(found, self._where(entry.seq), entry.seq)
+        raise StoreRefused(
+            f"{self.store.uri}/{self.run}: the log grew {MAX_CONFLICTS} times while this attempt tried to claim the run"
+        )
+
+    def _point(self, writer: Writer) -> None:
+        """Let ``find_runs`` find this run by the job. Before the claim, so that a crash between leaves no run that can't be found."""
+        key = paths.pointer_of_run(self.run, writer.job_id)
+        data = seal("pointer", {"run": self.run})
+        try:
+            if self.store.get(key) == data:
+                return
+        except ObjectMissing:
+            pass
+        self.store.put(key, data)
+
+    def _already_ours(self, last: Entry, writer: Writer) -> bool:
+        """Whether the newest entry is a claim that this very process made without learning of it (a put that landed late)."""
+        return last.kind is Kind.CLAIM and last.writer == writer
+
+    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool]) -> None:
+        where = f"{self.store.uri}/{self.run}"
+        if last.summary.ended == 0:
+            raise RunFinished(last, where)
+        held = refusal(last, writer)
+        if held is None and last.writer.job_id != writer.job_id:
+            # The newest entry does not tell what this job did before another one took over: read on. Rare, and only once a claim.
+            for entry in self.entries():
+                if entry.seq < last.seq and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
+                    held = held or refusal(entry, writer)
+            if held is None and last.kind is not Kind.END and alive(last.writer.job_id):
+                held = (
+                    f"it is held by job {last.writer.job_id} on {last.writer.host} (epoch {last.epoch}), which Slurm still shows. "
+                    f"Wait for that job or cancel it (scancel {last.writer.job_id}), or give this program a --name of its own"
+                )
+        if held is not None:
+            raise RunHeld(f"{where}: {held}")
+
+
+def refusal(last: Entry, writer: Writer) -> str | None:
+    """Why ``writer`` may not claim after ``last``, the newest entry of its own job; None if it may, or if the job is another. Pure.
+
+    Slurm raises a job's restart count with each requeue, while the old attempt may still run; so of two attempts of one job the one
+    with the higher count is the newer. Within one attempt, a later step may follow one that has ended.
+    """
+    old = last.writer
+    if old.job_id != writer.job_id or writer.restart_count > old.restart_count:
+        return None
+    if writer.restart_count < old.restart_count:
+        return (
+            f"a newer attempt of job {writer.job_id} (restart {old.restart_count}, on {old.host}) has claimed it; "
+            f"this one is restart {writer.restart_count} and must not go on"
+        )
+    closed = last.kind in (Kind.END, Kind.INTERRUPTED, Kind.SUSPENDED)
+    if closed and writer.step_id > old.step_id:
+        return None
+    return (
+        f"step {old.step_id} of this attempt of job {writer.job_id} (restart {old.restart_count}, on {old.host}) has claimed it already. "
+        "A second program of one job needs a --name of its own"
+    )
+
+
+def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None) -> Summary:
+    """The summary that a claim after ``last`` carries. Pure.
+
+    ``recoveries`` counts claims of the same job after its first; ``barren`` counts attempts in a row that made no commit. Both begin
+    again with another job.
+    """
+    if last is None:
+        return Summary(epoch=1, command_digest=command_digest)
+    old = last.summary
+    same = last.writer.job_id == writer.job_id
+    progressed = bool(old.commits) and old.commits[-1].epoch == last.epoch
+    return replace(
+        old,
+        epoch=old.epoch + 1,
+        recoveries=old.recoveries + 1 if same else 0,
+        barren=old.barren + 1 if same and not progressed else 0,
+        ended=None,
+        command_digest=command_digest if command_digest is not None else old.command_digest,
+    )
+
+
+def find_runs(store: ObjectStore, cluster: str, job_id: str) -> list[str]:
+    """Paths of the runs that a job has claimed, in order. Raises ``Damaged`` or ``StoreError``."""
+    runs = []
+    for info in store.list(paths.job_pointer(cluster, job_id, "")):
+        run = unseal(store.get(info.key), "pointer", f"{store.uri}/{info.key}").get("run")
+        if not isinstance(run, str):
+            raise Damaged(f"{store.uri}/{info.key}: damaged: run is {run!r}")
+        runs.append(paths.check_key(run, f"{store.uri}/{info.key}"))
+    return runs

@@ -1,0 +1,73 @@
+"""From a checkpoint URI to a store that is proven safe."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from urllib.parse import unquote, urlsplit
+
+from job_wrapper.errors import StoreRefused
+from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.posix import PosixStore
+
+SCHEMES = ("file://", "s3://")
+
+
+def open_store(uri: str, *, endpoint_url: str = "", prove: bool = True) -> ObjectStore:
+    """The store at ``uri``: ``file:///absolute/path``, an absolute path, or ``s3://bucket/prefix``.
+
+    ``endpoint_url`` names another S3 server than AWS; ``AWS_ENDPOINT_URL`` does the same. With ``prove`` the first use of a URI
+    proves that the store is safe for the run's log (see ``probe``), and leaves ``.spotburst/store.json`` there as a mark, so that later
+    uses cost one read. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
+    """
+    store = _backend(uri, endpoint_url)
+    if prove:
+        from job_wrapper.store.probe import ensure_proved
+
+        ensure_proved(store)
+    return store
+
+
+def _backend(uri: str, endpoint_url: str) -> ObjectStore:
+    try:
+        parts = urlsplit(uri)
+    except ValueError as error:
+        raise StoreRefused(f"checkpoint URI {uri!r}: {error}") from None
+    if parts.scheme == "s3":
+        from job_wrapper.store.s3 import open_s3
+
+        return open_s3(uri, endpoint_url)
+    if parts.scheme == "file" or (not parts.scheme and uri.startswith("/")):
+        return _open_posix(uri)
+    raise StoreRefused(
+        f"checkpoint URI {uri!r}: use one of {', '.join(SCHEMES)}, for example file:///shared/checkpoints or s3://bucket/prefix"
+    )
+
+
+def _open_posix(uri: str) -> PosixStore:
+    if uri.startswith("/"):
+        path = Path(uri)
+    else:
+        parts = urlsplit(uri)
+        if parts.netloc not in ("", "localhost") or not parts.path.startswith("/"):
+            raise StoreRefused(
+                f"checkpoint URI {uri!r}: write an absolute path with three slashes, like file:///shared/checkpoints"
+            )
+        if parts.query or parts.fragment:
+            raise StoreRefused(f"checkpoint URI {uri!r}: write '?' and '#' in a path as %3F and %23")
+        path = Path(unquote(parts.path))
+    if ".." in path.parts or "\0" in str(path):
+        raise StoreRefused(f"checkpoint URI {uri!r}: '..' is not allowed in it")
+    if path == Path("/"):
+        raise StoreRefused(f"checkpoint URI {uri!r}: name a folder, not the root of the file system")
+    try:
+        # Only the last step is created: a missing parent is more likely an unmounted file system than a wish.
+        path.mkdir(exist_ok=True)
+    except FileNotFoundError:
+        raise StoreRefused(
+            f"checkpoint URI {uri!r}: there is no {path.parent}. Is its file system mounted here? If it is, create it: mkdir -p {path.parent}"
+        ) from None
+    except FileExistsError:
+        raise StoreRefused(f"checkpoint URI {uri!r}: {path} is a file, not a folder") from None
+    except OSError as error:
+        raise StoreRefused(f"checkpoint URI {uri!r}: can't create {path}: {error.strerror}") from None
+    return PosixStore(path, "file://" + path.as_posix())

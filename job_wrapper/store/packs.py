@@ -1,0 +1,197 @@
+"""Pack writers: threads that hash segments, pass over those that the base checkpoint has already, and write the rest to large objects."""
+
+from __future__ import annotations
+
+import queue
+import threading
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import Any
+
+from xxhash import xxh3_128_hexdigest
+
+from job_wrapper.store.checksum import PREFIX
+from job_wrapper.store.io_types import ObjectStore, ObjectWriter, Part
+
+SEGMENT = 16 << 20
+"""Largest segment in bytes: small enough to be verified while still in the processor's cache's reach, and to be read in parallel."""
+LARGE = 1 << 20
+"""Segments from this size on are written from the caller's memory and begin at a multiple of ``ALIGNMENT``; smaller ones are gathered."""
+ALIGNMENT = 4096
+SMALL_ALIGNMENT = 64
+_GATHER = 4 << 20
+_ZEROS = bytes(ALIGNMENT)
+
+Place = tuple[str, int, int, str]
+"""Pack key, offset, length, bare digits of the checksum."""
+
+
+@dataclass(slots=True)
+class Job:
+    """One segment on its way: its content, and the list of places of its item in which to put where it went."""
+
+    data: memoryview
+    places: list[Place | None]
+    index: int
+    base: Place | None
+    after: Any = None
+    """Called with no argument once ``data`` is no longer needed."""
+
+
+@dataclass(slots=True)
+class Work:
+    """What the pack writers of one part share."""
+
+    store: ObjectStore
+    key_stem: str
+    """Keys of packs are this and a number."""
+    pack_size: int
+    jobs: queue.SimpleQueue[list[Job] | None] = field(default_factory=queue.SimpleQueue)
+    lock: threading.Lock = field(default_factory=threading.Lock)
+    room: threading.Condition = field(default_factory=threading.Condition)
+    pending: int = 0
+    """Bytes handed over and not yet written."""
+    failure: BaseException | None = None
+    sizes: dict[str, int] = field(default_factory=dict)
+    uploaded: int = 0
+    packs: int = 0
+
+    def next_key(self) -> str:
+        """Key of a new pack."""
+        with self.lock:
+            self.packs += 1
+            return f"{self.key_stem}-{self.packs:04d}.pack"
+
+    def written(self, count: int) -> None:
+        """Make room for ``count`` more bytes."""
+        with self.room:
+            self.pending -= count
+            self.room.notify_all()
+
+    def fail(self, error: BaseException) -> None:
+        """Keep the first failure; whoever waits for room wakes up."""
+        with self.room:
+            if self.failure is None:
+                self.failure = error
+            self.room.notify_all()
+
+
+class PackThread(threading.Thread):
+    """Takes batches of segments until None comes; after a failure it only drains, so that nobody waits for it."""
+
+    def __init__(self, work: Work) -> None:
+        super().__init__(name="spotburst-pack", daemon=True)
+        self._work = work
+        self._writer: ObjectWriter | None = None
+        self._key = ""
+        self._offset = 0
+        self._buffer = bytearray()
+        self._used = 0
+
+    def run(self) -> None:
+        """The thread's life."""
+        work = self._work
+        while True:
+            batch = work.jobs.get()
+            try:
+                if batch is None:
+                    if work.failure is None:
+                        self._close()
+                    return
+                if work.failure is None:
+                    self._take(batch)
+            except BaseException as error:
+                work.fail(error)
+            finally:
+                if batch is None:
+                    if self._writer is not None:
+                        self._writer.abort()
+                else:
+                    for job in batch:
+                        if job.after is not None:
+                            job.after()
+                    work.written(sum(len(job.data) for job in batch))
+
+    def _take(self, batch: list[Job]) -> None:
+        work = self._work
+        for job in batch:
+            data = job.data
+            length = len(data)
+            digest = xxh3_128_hexdigest(data)
+            base = job.base
+            if base is not None and base[3] == digest and base[2] == length:
+                job.places[job.index] = base
+                continue
+            writer = self._writer
+            if writer is None or self._offset + length > work.pack_size:
+                self._close()
+                self._key = work.next_key()
+                writer = self._writer = work.store.open_write(self._key)
+            offset = self._append_large(writer, data) if length >= LARGE else self._append_small(writer, data, length)
+            job.places[job.index] = (self._key, offset, length, digest)
+
+    def _append_large(self, writer: ObjectWriter, data: memoryview) -> int:
+        padding = -self._offset % ALIGNMENT
+        if padding:
+            self._append_small(writer, memoryview(_ZEROS)[:padding], padding, alignment=1)
+        self._flush(writer)
+        offset = self._offset
+        writer.write(data)
+        self._offset += len(data)
+        return offset
+
+    def _append_small(
+        self, writer: ObjectWriter, data: memoryview, length: int, alignment: int = SMALL_ALIGNMENT
+    ) -> int:
+        padding = -self._offset % alignment
+        if self._used + padding + length > len(self._buffer):
+            self._flush(writer)
+            if not self._buffer:
+                self._buffer = bytearray(_GATHER)
+        used = self._used
+        if padding:
+            self._buffer[used : used + padding] = _ZEROS[:padding]
+            used += padding
+        self._buffer[used : used + length] = data
+        self._used = used + length
+        offset = self._offset + padding
+        self._offset = offset + length
+        return offset
+
+    def _flush(self, writer: ObjectWriter) -> None:
+        if self._used:
+            with memoryview(self._buffer) as view:
+                writer.write(view[: self._used])
+            self._used = 0
+
+    def _close(self) -> None:
+        if self._writer is None:
+            return
+        self._flush(self._writer)
+        self._writer.close()
+        self._writer = None
+        with self._work.lock:
+            self._work.sizes[self._key] = self._offset
+            self._work.uploaded += self._offset
+        self._offset = 0
+
+
+def reusable(base: Part, sizes: Mapping[str, int]) -> dict[str, list[Place]]:
+    """Places of the base's segments, by item, as far as they may be pointed to again.
+
+    A pack of which the base uses less than half is not: its live segments are written anew, so that a store never keeps more than
+    about twice the bytes that its checkpoints name.
+    """
+    used: dict[str, int] = {}
+    for item in base.items:
+        for segment in item.segments:
+            used[segment.pack] = used.get(segment.pack, 0) + segment.length
+    good = {pack for pack, count in used.items() if 2 * count >= sizes.get(pack, 0)}
+    return {
+        item.name: [
+            (s.pack, s.offset, s.length, s.checksum[len(PREFIX) :]) if s.pack in good else ("", 0, -1, "")
+            for s in item.segments
+        ]
+        for item in base.items
+        if item.segments
+    }

@@ -1,0 +1,306 @@
+"""The store on a POSIX file system: local disk, NFS, Lustre.
+
+An object is written to a file beside its final name, made durable, and then given its name: by ``link(2)``, which fails if the name
+is taken, for put-if-absent; by ``rename(2)`` otherwise. Then the directory is made durable. Readers never see a part of an object.
+Unfinished files are named ``<name>~<random>``: no key has a ``~``, so listings pass them over and ``discard_unfinished`` finds them.
+"""
+
+# ruff: noqa: PTH  (plain strings and descriptors: this is the innermost loop)
+
+from __future__ import annotations
+
+import builtins
+import contextlib
+import errno
+import os
+import time
+from collections.abc import Iterable, Iterator
+from pathlib import Path
+
+from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
+from job_wrapper.store.io_types import ObjectInfo, Put
+from job_wrapper.store.paths import check_key
+
+_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
+_NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
+MARK = "~"
+
+
+class PosixStore:
+    """``ObjectStore`` under one directory. The directory itself must exist."""
+
+    def __init__(self, root: Path, uri: str) -> None:
+        self.uri = uri
+        self._root = str(root)
+
+    def _path(self, key: str) -> str:
+        return f"{self._root}/{check_key(key, self.uri)}"
+
+    def put_if_absent(self, key: str, data: bytes) -> Put:
+        """``ObjectStore.put_if_absent``."""
+        path = self._path(key)
+        unfinished = self._create(path)
+        try:
+            _write_all(unfinished.fd, data)
+            os.fsync(unfinished.fd)
+            result = _link(unfinished.path, path)
+        except OSError as error:
+            raise _translated(error, path) from error
+        finally:
+            unfinished.remove()
+        _sync_directory(path)
+        return result
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """``ObjectStore.put``."""
+        writer = self.open_write(key)
+        try:
+            writer.write(data)
+            writer.close()
+        except BaseException:
+            writer.abort()
+            raise
+
+    def open_write(self, key: str) -> PosixWriter:
+        """``ObjectStore.open_write``."""
+        path = self._path(key)
+        return PosixWriter(self._create(path), path)
+
+    def _create(self, path: str) -> Unfinished:
+        for attempt in range(5):
+            try:
+                return Unfinished(path)
+            except FileNotFoundError as error:
+                # No directory yet, or another process has just removed it as empty.
+                if attempt == 4:
+                    raise _translated(error, path) from error
+                self._make_directory(os.path.dirname(path))
+            except OSError as error:
+                raise _translated(error, path) from error
+        raise AssertionError
+
+    def _make_directory(self, path: str) -> None:
+        if not os.path.isdir(self._root):
+            raise StoreError(f"{self._root}: is not there any more: was its file system unmounted?")
+        missing = []
+        while len(path) > len(self._root) and not os.path.isdir(path):
+            missing.append(path)
+            path = os.path.dirname(path)
+        for directory in reversed(missing):
+            try:
+                with contextlib.suppress(FileExistsError, FileNotFoundError):
+                    os.mkdir(directory)
+            except OSError as error:
+                raise _translated(error, directory) from error
+            _sync_directory(directory)
+
+    def get(self, key: str) -> bytes:
+        """``ObjectStore.get``."""
+        path = self._path(key)
+        try:
+            with open(path, "rb", buffering=0) as file:
+                return file.readall()
+        except OSError as error:
+            raise _translated(error, path) from error
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """``ObjectStore.get_range``."""
+        buffer = bytearray(length)
+        self.read_into(key, offset, memoryview(buffer))
+        return bytes(buffer)
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """``ObjectStore.read_into``."""
+        path = self._path(key)
+        view = buffer.cast("B")
+        try:
+            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            try:
+                done = 0
+                while done < len(view):
+                    count = os.preadv(fd, [view[done:]], offset + done)
+                    if count == 0:
+                        raise Damaged(
+                            f"{path}: shorter than it was written: no byte at offset {offset + done}, {len(view) - done} are missing"
+                        )
+                    done += count
+            finally:
+                os.close(fd)
+        except OSError as error:
+            raise _translated(error, path) from error
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """``ObjectStore.list``."""
+        folder = prefix.rpartition("/")[0]
+        if folder:
+            check_key(folder, self.uri)
+        found = [info for info in self._walk(folder) if info.key.startswith(prefix)]
+        found.sort(key=lambda info: info.key)
+        return iter(found)
+
+    def _walk(self, folder: str) -> Iterator[ObjectInfo]:
+        for entry in self._scan(folder):
+            key = f"{folder}/{entry.name}" if folder else entry.name
+            try:
+                if entry.is_dir(follow_symlinks=False):
+                    yield from self._walk(key)
+                elif MARK not in entry.name and entry.is_file(follow_symlinks=False):
+                    yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+            except FileNotFoundError:
+                continue  # deleted meanwhile
+            except OSError as error:
+                raise _translated(error, entry.path) from error
+
+    def _scan(self, folder: str) -> builtins.list[os.DirEntry[str]]:
+        path = f"{self._root}/{folder}" if folder else self._root
+        try:
+            with os.scandir(path) as entries:
+                return list(entries)
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        except OSError as error:
+            raise _translated(error, path) from error
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """``ObjectStore.delete``; folders that it leaves empty go too."""
+        folders = set()
+        for key in keys:
+            path = self._path(key)
+            try:
+                with contextlib.suppress(FileNotFoundError):
+                    os.unlink(path)
+            except OSError as error:
+                raise _translated(error, path) from error
+            folders.add(os.path.dirname(path))
+        for folder in folders:
+            while len(folder) > len(self._root):
+                try:
+                    os.rmdir(folder)
+                except OSError:
+                    break
+                folder = os.path.dirname(folder)
+
+    def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> builtins.list[str]:
+        """Remove what interrupted writes under ``prefix`` (a folder, with ``/``) left ``older_than`` seconds ago or earlier."""
+        removed = []
+        pending = [prefix.rstrip("/")]
+        while pending:
+            folder = pending.pop()
+            for entry in self._scan(folder):
+                with contextlib.suppress(OSError):
+                    if entry.is_dir(follow_symlinks=False):
+                        pending.append(f"{folder}/{entry.name}")
+                    elif MARK in entry.name and entry.stat().st_mtime <= time.time() - older_than:
+                        os.unlink(entry.path)
+                        removed.append(f"{folder}/{entry.name}")
+        return removed
+
+
+class Unfinished:
+    """An open file beside the final name, not yet an object."""
+
+    def __init__(self, final: str) -> None:
+        self.path = f"{final}{MARK}{os.urandom(6).hex()}"
+        self.fd = os.open(self.path, os.O_WRONLY | os.O_CREAT | os.O_EXCL | os.O_CLOEXEC, 0o666)
+
+    def close(self) -> None:
+        """Close the file; may be called again."""
+        if self.fd >= 0:
+            fd, self.fd = self.fd, -1
+            os.close(fd)
+
+    def remove(self) -> None:
+        """Close and unlink, as far as it can be done."""
+        with contextlib.suppress(OSError):
+            self.close()
+        with contextlib.suppress(OSError):
+            os.unlink(self.path)
+
+
+class PosixWriter:
+    """``ObjectWriter`` on a POSIX file system."""
+
+    def __init__(self, unfinished: Unfinished, path: str) -> None:
+        self._file: Unfinished | None = unfinished
+        self._path = path
+
+    def write(self, data: bytes | memoryview) -> None:
+        """``ObjectWriter.write``."""
+        if self._file is None:
+            raise StoreError(f"{self._path}: already closed")
+        try:
+            _write_all(self._file.fd, data)
+        except OSError as error:
+            raise _translated(error, self._path) from error
+
+    def close(self) -> None:
+        """``ObjectWriter.close``."""
+        if self._file is None:
+            raise StoreError(f"{self._path}: already closed")
+        try:
+            os.fsync(self._file.fd)
+            self._file.close()
+            os.rename(self._file.path, self._path)
+        except OSError as error:
+            raise _translated(error, self._path) from error
+        self._file = None
+        _sync_directory(self._path)
+
+    def abort(self) -> None:
+        """``ObjectWriter.abort``."""
+        if self._file is not None:
+            file, self._file = self._file, None
+            file.remove()
+
+
+def _write_all(fd: int, data: bytes | memoryview) -> None:
+    view = memoryview(data).cast("B")
+    while len(view):
+        count = os.write(fd, view[: 1 << 30])
+        view = view[count:]
+
+
+def _link(unfinished: str, path: str) -> Put:
+    try:
+        os.link(unfinished, path)
+    except OSError as error:
+        # NFS repeats a request whose answer was lost, and is then told that its own link exists: the link count knows better.
+        if os.stat(unfinished).st_nlink == 2:
+            return Put.CREATED
+        if error.errno == errno.EEXIST:
+            return Put.EXISTS
+        if error.errno in _NO_LINKS:
+            raise StoreRefused(
+                f"{os.path.dirname(path)}: this file system can't make hard links, so it can't create an object only once "
+                f"({os.strerror(error.errno)}). Use a checkpoint URI on another file system, or s3://"
+            ) from error
+        raise
+    return Put.CREATED
+
+
+def _sync_directory(path: str) -> None:
+    """Make the entry ``path`` of its directory durable."""
+    folder = os.path.dirname(path)
+    try:
+        fd = os.open(folder, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        try:
+            os.fsync(fd)
+        finally:
+            os.close(fd)
+    except OSError as error:
+        if error.errno == errno.EINVAL:
+            return  # some network file systems can't sync a directory: they do it by themselves
+        raise _translated(error, folder) from error
+
+
+def _translated(error: OSError, path: str) -> StoreError:
+    text = error.strerror or str(error)
+    if error.errno == errno.ENOENT:
+        return ObjectMissing(f"{path}: not there")
+    if error.errno in _REFUSED:
+        return StoreRefused(f"{path}: {text}. Give a checkpoint URI where this user may write")
+    if error.errno in (errno.ENOSPC, errno.EDQUOT):
+        return StoreError(
+            f"{path}: {text}: free some space there, keep fewer checkpoints, or use another checkpoint URI"
+        )
+    return StoreError(f"{path}: {text}")
