@@ -63,52 +63,44 @@ class Node:
     def __init__(self, name: str, slurm_bin: str = "") -> None:
         self.name = name
         self._scontrol = str(Path(slurm_bin) / "scontrol") if slurm_bin else "scontrol"
+        self._sinfo = str(Path(slurm_bin) / "sinfo") if slurm_bin else "sinfo"
 
     def drain(self, reason: str) -> str:
         """Drain with a reason. A node that is drained for another reason keeps that one."""
-        standing = self._reason()
-        if standing and not standing.startswith(OURS) and self._draining():
+        state, standing = self._stands()
+        if state.startswith("drain") and not standing.startswith(OURS):
             return ""
-        return self._run("update", f"NodeName={self.name}", "State=DRAIN", f"Reason={reason}")[1]
+        return self._run(self._scontrol, "update", f"NodeName={self.name}", "State=DRAIN", f"Reason={reason}")[1]
 
     def undrain(self) -> str:
         """Undrain if the reason is ours."""
-        code, out = self._run("-o", "show", "node", self.name)
-        if code != 0:
-            return out
-        if not self._reason_in(out).startswith(OURS):
+        state, standing = self._stands()
+        if not state:
+            return standing
+        if not standing.startswith(OURS):
             return ""
-        return self._run("update", f"NodeName={self.name}", "State=UNDRAIN")[1]
+        return self._run(self._scontrol, "update", f"NodeName={self.name}", "State=UNDRAIN")[1]
 
-    def _reason(self) -> str:
-        code, out = self._run("-o", "show", "node", self.name)
-        return self._reason_in(out) if code == 0 else ""
+    def _stands(self) -> tuple[str, str]:
+        """The node's state and reason; ("", what went wrong) when Slurm does not tell."""
+        code, text = self._run(self._sinfo, "-h", "-N", "-n", self.name, "-o", "%T;%E")
+        state, _, reason = (text.splitlines() or [""])[0].partition(";")
+        if code != 0 or not state:
+            return "", text or f"sinfo does not know the node {self.name}"
+        return state.strip().lower(), reason.strip()
 
-    def _draining(self) -> bool:
-        code, out = self._run("-o", "show", "node", self.name)
-        state = next((w[6:] for w in out.split() if w.startswith("State=")), "") if code == 0 else ""
-        return "DRAIN" in state.split("+")
-
-    @staticmethod
-    def _reason_in(out: str) -> str:
-        # Reason is the last field that can hold spaces; what follows it is "[user@time]".
-        return out.partition(" Reason=")[2].strip()
-
-    def _run(self, *arguments: str) -> tuple[int, str]:
+    def _run(self, *command: str) -> tuple[int, str]:
+        """Exit code, and what it answered; for a command without an answer "" means that it is done."""
         try:
             done = subprocess.run(
-                [self._scontrol, *arguments],
-                stdin=subprocess.DEVNULL,
-                capture_output=True,
-                timeout=SCONTROL_SECONDS,
-                check=False,
+                command, stdin=subprocess.DEVNULL, capture_output=True, timeout=SCONTROL_SECONDS, check=False
             )
         except (OSError, subprocess.TimeoutExpired) as error:
-            return 127, f"{self._scontrol}: {error}"
-        text = (done.stdout if done.returncode == 0 else done.stderr or done.stdout).decode(errors="replace")
+            return 127, f"{command[0]}: {error}"
         if done.returncode == 0:
-            return 0, text if arguments[0] == "-o" else ""
-        return done.returncode, text.strip() or f"scontrol ended with {done.returncode}"
+            return 0, done.stdout.decode(errors="replace").strip()
+        text = (done.stderr or done.stdout).decode(errors="replace").strip()
+        return done.returncode, text or f"{command[0]} ended with {done.returncode}"
 
 
 class Agent:

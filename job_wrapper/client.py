@@ -1,13 +1,14 @@
 """The program's end of the events socket: what `job_wrapper.checkpoint` and the functions of `job_wrapper` stand on.
 
 A daemon thread reads what the wrapper says and only sets attributes; saving happens where the program looks at them, between
-its own steps. Nothing here runs a collective, touches a signal's handler of the program, or writes to the store.
+its own steps. Nothing here runs a collective, replaces a signal handler of the program's own, or writes to the store.
 """
 
 from __future__ import annotations
 
 import contextlib
 import os
+import signal
 import socket
 import threading
 import time
@@ -136,6 +137,7 @@ class Connection:
                 "if this program should run without it, unset that variable"
             ) from error
         connection = cls(stream)
+        _take_signals()
         threading.Thread(target=connection._read, name="spotburst-events", daemon=True).start()
         connection._send({"type": "checkpoint.subscribe"})
         connection._next_welcome(timeout)
@@ -321,6 +323,36 @@ def _after_fork() -> None:
 
 
 os.register_at_fork(after_in_child=_after_fork)
+
+_taken: list[int] = []
+
+
+def _take_signals() -> None:
+    """Put a handler in place of the "ignored" that the wrapper starts programs with (`run.child` tells why).
+
+    An ignored signal stays ignored in everything that this program starts, so that ``multiprocessing`` could not end its helpers.
+    A handler is undone by exec, and by us after a fork. Only in the main thread, and only where nobody has set one.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return
+    for number in (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2):
+        if signal.getsignal(number) is signal.SIG_IGN:
+            signal.signal(number, _nothing)
+            signal.siginterrupt(number, False)
+            _taken.append(number)
+
+
+def _nothing(number: int, frame: object) -> None:
+    """The wrapper has the same signal, and asks for a checkpoint if one is due."""
+
+
+def _give_back_signals() -> None:
+    for number in _taken:
+        if signal.getsignal(number) is _nothing:
+            signal.signal(number, signal.SIG_DFL)
+
+
+os.register_at_fork(after_in_child=_give_back_signals)
 
 _save: Callable[[], object] | None = None
 

@@ -18,7 +18,7 @@ from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
 from job_wrapper.errors import Damaged, UsageError
-from job_wrapper.state_dir import OWN_PREFIX, scan
+from job_wrapper.state_dirs import OWN_PREFIX, scan
 from job_wrapper.store.io_types import Item, ItemKind, ObjectStore, Part
 from job_wrapper.store.read import read_items_into
 

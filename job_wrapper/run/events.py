@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from typing import Any, Union
+from typing import Any
 
 from job_wrapper.notice.types import Notice
 from job_wrapper.slurm_job import JobView
@@ -152,10 +152,10 @@ class Tick:
     """``machine.wake`` has come."""
 
 
-Event = Union[
-    Ready, GiveUp, Subscribed, Left, Acked, Declined, CommitAsked, Heard, Withdrawn, Signalled, JobSeen, Committed, CommitFailed,
-    IsFenced, Written, Requeued, RequeueRefused, Exited, Tick,
-]  # fmt: skip
+Event = (
+    Ready | GiveUp | Subscribed | Left | Acked | Declined | CommitAsked | Heard | Withdrawn | Signalled | JobSeen | Committed
+    | CommitFailed | IsFenced | Written | Requeued | RequeueRefused | Exited | Tick
+)  # fmt: skip
 
 # Actions
 
@@ -249,4 +249,4 @@ class Exit:
     code: int
 
 
-Action = Union[Start, Ask, Save, Answer, QueryJob, WriteInterrupted, WriteEnd, Requeue, Stop, Say, Exit]
+Action = Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteEnd | Requeue | Stop | Say | Exit

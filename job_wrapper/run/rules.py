@@ -23,6 +23,10 @@ NO_DEADLINE = 20.0
 """Seconds given to a checkpoint when nobody tells a deadline: below Slurm's default KillWait (30 s)."""
 
 
+MAX_SIZE = 1 << 40
+"""Default of --max-size in bytes."""
+
+
 class Verdict(Enum):
     """What an interruption leads to."""
 

@@ -22,8 +22,6 @@ from job_wrapper.store.write import PartWriter, find_holes
 PART = "state-dir"
 """Name of the part."""
 MAX_DIRS = 64
-MAX_SIZE = 1 << 40
-"""Default bound of all files together, in bytes."""
 OWN_PREFIX = ".spotburst-"
 _RACY_NS = 2_000_000_000
 """A file changed this shortly before it was read may change again within one tick of the file system's clock: read it again next time."""
@@ -136,7 +134,7 @@ def save(
     roots: Sequence[Path],
     *,
     base: Part | None = None,
-    max_size: int = MAX_SIZE,
+    max_size: int = 1 << 40,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ObjectRef:
     """Store the state directories as a part; files that are those of ``base`` (the last commit's part) are not even read.

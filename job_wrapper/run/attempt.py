@@ -1,0 +1,392 @@
+"""One attempt's dealings with the store: claim, restore, commit, end. Called in worker threads; every call may be slow.
+
+Nothing here decides when; `machine` does.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import json
+import os
+import re
+import socket
+import time
+from collections.abc import Callable
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any, TypeVar
+
+from job_wrapper import state_dirs
+from job_wrapper.errors import (
+    Damaged,
+    NewerFormat,
+    NotRequeueable,
+    ObjectMissing,
+    RestoreFailed,
+    SpotburstError,
+    StoreError,
+    StoreRefused,
+    UsageError,
+)
+from job_wrapper.node_config import NodeConfig
+from job_wrapper.notice.types import Notice
+from job_wrapper.run.bounds import Bounds, check_bounds
+from job_wrapper.run.events import Save
+from job_wrapper.run.identity import LOCAL, Identity
+from job_wrapper.run.options import Options
+from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore, Part, Summary, Writer
+from job_wrapper.store.log import RunFinished, RunLog
+from job_wrapper.store.open import open_store
+from job_wrapper.store.paths import data_prefix, run_path
+from job_wrapper.store.read import read_manifest, read_part
+
+STORE_PATIENCE = 60.0
+"""Seconds that an unreachable store is tried for before the program starts."""
+CLAIM_WAIT = 600.0
+"""Seconds that the other ranks wait for rank 0's claim."""
+POLL = 0.3
+FAILURES = 2
+"""How often one checkpoint may fail to restore."""
+
+T = TypeVar("T")
+
+
+def command_digest(command: tuple[str, ...]) -> str:
+    """Tells two commands apart; not a secret."""
+    return hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+
+
+def local_job_id(pid: int) -> str:
+    """The name of a process that runs outside Slurm, where a job's id would stand: found again by its start, not by its number alone."""
+    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
+    return f"{LOCAL}-{pid}-{_start_time(pid)}-{host}"
+
+
+def local_job_alive(job_id: str) -> bool:
+    """Whether that process still runs. One of another host, or a Slurm job, can't be seen from here: then the newer start wins."""
+    match = re.fullmatch(rf"{LOCAL}-(\d+)-(\d+)-.*", job_id)
+    return match is not None and job_id == local_job_id(int(match[1]))
+
+
+def _start_time(pid: int) -> str:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
+    except (OSError, IndexError):
+        return "0"
+
+
+class Attempt:
+    """Rank 0's attempt: holds the claim once ``begin`` has returned."""
+
+    commits = True
+
+    def __init__(
+        self,
+        options: Options,
+        identity: Identity,
+        node: NodeConfig,
+        job: SlurmJob | None,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.options = options
+        self.identity = identity
+        self.node = node
+        self.job = job
+        self.say = say
+        self.clock = clock
+        self.run = run_path(identity.cluster, options.run or identity.name_id, options.name)
+        self.roots: tuple[Path, ...] = ()
+        self.epoch = 0
+        self.restored: CommitRef | None = None
+        self.completed: int | None = None
+        self._resumed: dict[str, Any] = {}
+        """What the next entry tells of the restore, once the program is going again."""
+        self._going = False
+        self._store: ObjectStore | None = None
+        self._claim: Any = None
+        self._base: ObjectRef | None = None
+        self._started = clock()
+
+    # Before the program starts
+
+    def begin(self) -> None:
+        """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
+        self.require_requeueable()
+        self.roots = state_dirs.check_paths(self.options.state_dirs)
+        self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
+        self._claim = self._make_claim()
+        self.epoch = self._claim.epoch
+        summary: Summary = self._claim.entry.summary
+        self.say(self._claimed_text(summary))
+        bounds = Bounds(
+            self.node.max_attempts_multi_node if self.identity.nodes > 1 else self.node.max_attempts,
+            self.node.barren_attempts,
+        )
+        refused = check_bounds(summary, bounds)
+        if refused is not None:
+            self._claim.end(int(refused.exit_code), refused.reason)
+            raise refused
+        self._restore(None)
+
+    def require_requeueable(self) -> None:
+        """A job that Slurm won't bring back must say so before work is lost. Raises ``NotRequeueable``."""
+        if self.job is None or not self.options.requeue:
+            return
+        view = self.job.view()
+        if view is None:
+            self.say(
+                "Slurm does not answer (squeue), so it is not known whether it would bring this job back; going on"
+            )
+        elif not view.batch:
+            raise NotRequeueable(
+                f"job {self.job.job_id} was started by salloc or srun, and Slurm requeues only batch jobs: submit it with sbatch, "
+                "or run with --on-interruption fail (checkpoints are made, nothing brings it back)"
+            )
+        elif not view.requeue:
+            raise NotRequeueable(
+                f"job {self.job.job_id} was submitted with --no-requeue, or the cluster has JobRequeue=0: put `#SBATCH --requeue` into "
+                "its script, or run with --on-interruption fail (checkpoints are made, nothing brings it back)"
+            )
+
+    def _make_claim(self) -> Any:
+        identity, digest = self.identity, command_digest(self.options.command)
+        log = RunLog(self.store, self.run, clock=self.clock)
+        # Outside Slurm every start is a job of its own, so that a second one can follow a first.
+        job_id = identity.name_id if identity.in_slurm else local_job_id(os.getpid())
+        writer = Writer(
+            cluster=identity.cluster,
+            job_id=job_id,
+            restart_count=identity.restart_count,
+            step_id=identity.step_id,
+            host=socket.gethostname(),
+            nonce=os.urandom(8).hex(),
+        )
+        body = {
+            "command": list(self.options.command)[:64],
+            "node": self.node.node or os.environ.get("SLURMD_NODENAME", ""),
+            "nodeset": self.node.nodeset,
+            "offering": self.node.offering,
+            "started_at": self._started,
+            "slurm_job_id": identity.job_id,
+        }
+        self._patiently(lambda: self._refuse_other_command(log.tail(), job_id, digest))
+        alive = self.job.alive if self.job is not None else local_job_alive
+        try:
+            return self._patiently(
+                lambda: log.claim(writer, alive=alive, keep=self.options.keep, command_digest=digest, body=body)
+            )
+        except RunFinished as finished:
+            self._refuse_other_command(finished.entry, job_id, digest)
+            raise
+
+    def _refuse_other_command(self, last: Entry | None, job_id: str, digest: str) -> None:
+        if last is None or last.summary.command_digest in (None, digest):
+            return
+        if last.writer.job_id == job_id or last.summary.ended == 0:
+            what = "has finished with" if last.summary.ended == 0 else "belongs to"
+            raise UsageError(
+                f"{self.run} {what} another command than this one: give this program a --name of its own, such as --name second"
+            )
+
+    def _claimed_text(self, summary: Summary) -> str:
+        text = f"run {self.run}, epoch {self.epoch}"
+        if summary.recoveries:
+            text += f", recovery {summary.recoveries}"
+        if not summary.commits:
+            text += ", no checkpoint yet"
+        return text
+
+    def _restore(self, below: int | None) -> None:
+        """Restore the state directories from the newest commit that verifies; what the program restores it verifies itself.
+
+        ``below``: only commits of earlier entries. Sets ``restored``; None when there is no checkpoint at all.
+        """
+        claim = self._claim
+        commits: tuple[CommitRef, ...] = claim.entry.summary.commits
+        for commit in reversed(commits):
+            if below is not None and commit.seq >= below:
+                continue
+            try:
+                self._patiently(lambda commit=commit: self._restore_from(commit))  # type: ignore[misc]
+                return
+            except NewerFormat:
+                raise
+            except (Damaged, ObjectMissing) as error:
+                self._count_failure(commit.seq, str(error))
+        if commits:
+            failed = RestoreFailed(
+                f"{self.run}: none of its {len(commits)} checkpoints can be restored (`spotburst checkpoints` tells why). "
+                "Nothing was started from scratch; a run with another --name or --run begins anew"
+            )
+            claim.end(int(failed.exit_code), failed.reason)
+            raise failed
+        self.restored = None
+
+    def _restore_from(self, commit: CommitRef) -> None:
+        began = self.clock()
+        manifest = read_manifest(self.store, commit.manifest)
+        reference = manifest.parts.get(state_dirs.PART)
+        self._base = reference
+        if reference is not None and self.roots:
+            from job_wrapper.state_restore import restore
+
+            try:
+                aside = restore(self.store, self.roots, read_part(self.store, reference))
+            except OSError as error:
+                raise UsageError(
+                    f"a state directory can't be restored: {error.filename or ''}: {error.strerror}"
+                ) from error
+            if aside:
+                self.say(f"{aside} files that the checkpoint does not have were moved to .spotburst-set-aside")
+        self.restored = commit
+        step = "" if commit.step is None else f" of step {commit.step}"
+        self.say(f"going on from the checkpoint{step} (entry {commit.seq}), read in {self.clock() - began:.1f} s")
+        self._resumed = {"restored_entry": commit.seq, "restored_step": commit.step}
+
+    def _count_failure(self, seq: int, error: str) -> None:
+        self.say(f"the checkpoint of entry {seq} can't be restored: {error}")
+        entry = self._claim.restore_failed(seq, error)
+        if entry.summary.failed_restores.get(seq, 0) >= FAILURES:
+            failed = RestoreFailed(f"{self.run}: the checkpoint of entry {seq} has failed to restore twice: {error}")
+            self._claim.end(int(failed.exit_code), failed.reason)
+            raise failed
+
+    def restore_older(self, seq: int, error: str) -> None:
+        """The program says that the commit of entry ``seq`` is damaged: note it, restore the next older. Raises ``RestoreFailed``."""
+        self._count_failure(seq, error)
+        self._restore(seq)
+
+    # While it runs
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store, once it is open."""
+        if self._store is None:
+            raise StoreError("the store is not open yet")
+        return self._store
+
+    @property
+    def claimed(self) -> bool:
+        """Entries can be written."""
+        return self._claim is not None
+
+    def welcome(self) -> dict[str, Any]:
+        """What a program is told first: also one that connects late, when this epoch has commits of its own."""
+        commit = self.restored
+        newest = self._claim.entry.summary.commits[-1:]
+        if newest and newest[0].epoch == self.epoch:
+            commit = newest[0]
+        return self._welcome(commit)
+
+    def _welcome(self, commit: CommitRef | None) -> dict[str, Any]:
+        restore = None
+        if commit is not None:
+            restore = {
+                "entry": commit.seq,
+                "epoch": commit.epoch,
+                "step": commit.step,
+                "manifest": asdict(commit.manifest),
+            }
+        return {
+            "type": "welcome",
+            "run": self.run,
+            "uri": self.options.uri,
+            "endpoint_url": self.options.endpoint_url,
+            "epoch": self.epoch,
+            "data": data_prefix(self.run, self.epoch),
+            "restore": restore,
+            "interval": self.options.interval,
+        }
+
+    def note_going(self, seconds: float | None = None) -> None:
+        """The program works: the next entry tells since when, and how many seconds its own restore took."""
+        if self._going:
+            return
+        self._going = True
+        self._resumed = {**self._resumed, "resumed_at": self.clock(), "restore_seconds": seconds}
+
+    def commit(self, save: Save, notice: Notice | None) -> tuple[Entry, float]:
+        """Store the state directories, the manifest, the log entry. Returns the entry and the seconds that it took.
+
+        Raises ``Fenced``, ``CheckpointFailed`` and the like (nothing was committed), ``StoreError`` (may be tried again).
+        """
+        began = self.clock()
+        claim, parts = self._claim, dict(save.parts)
+        for name, reference in parts.items():
+            if not reference.key.startswith(claim.data_prefix + "/"):
+                raise UsageError(f"part {name}: {reference.key} was not written by this attempt ({claim.data_prefix})")
+        if self.roots:
+            base: Part | None = None
+            if self._base is not None:
+                base = read_part(self.store, self._base)
+            parts[state_dirs.PART] = state_dirs.save(
+                self.store, claim.data_prefix, self.roots, base=base, max_size=self.options.max_size
+            )
+        if not parts:
+            raise UsageError("a checkpoint without any part")
+        step = save.step if save.step is not None else self.completed
+        from job_wrapper.store.write import write_manifest
+
+        manifest = write_manifest(self.store, self.run, self.epoch, claim.data_prefix, step=step, parts=parts)
+        body: dict[str, Any] = {"reason": save.reason, "urgent": save.urgent, "seconds": round(self.clock() - began, 3)}
+        body |= {"requested_at": save.asked, "answered_at": save.answered, **self._resumed_once()}
+        if notice is not None and save.urgent:
+            body["notice"] = asdict(notice)
+        entry: Entry = claim.commit(manifest, step=step, body=body)
+        if self.roots:
+            self._base = parts[state_dirs.PART]
+        return entry, self.clock() - began
+
+    def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
+        """Log that this attempt ends and the run is to be brought back."""
+        body: dict[str, Any] = {"arrived": arrived, **self._resumed_once()}
+        if notice is not None:
+            body["notice"] = asdict(notice)
+        self._claim.interrupted(reason, body)
+
+    def end(self, code: int, reason: str) -> None:
+        """Log the end. Raises as ``commit``."""
+        self._claim.end(code, reason, self._resumed_once())
+
+    def check(self) -> None:
+        """Raises ``Fenced`` when a newer attempt holds the run."""
+        self._claim.check()
+
+    def collect(self) -> None:
+        """Delete what no kept commit needs."""
+        from job_wrapper.store.retention import collect
+
+        collect(self._claim, keep=self.options.keep)
+
+    def newer_epoch(self) -> int:
+        """The epoch that fenced this one, as far as the store tells."""
+        try:
+            tail = RunLog(self.store, self.run).tail()
+        except SpotburstError:
+            tail = None
+        return max(tail.epoch if tail is not None else 0, self.epoch + 1)
+
+    def _resumed_once(self) -> dict[str, Any]:
+        """For the body of one entry only."""
+        if not self._going:
+            return {}
+        resumed, self._resumed = self._resumed, {}
+        return resumed
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """A store that can't be reached is tried again for a minute; one that refuses is not."""
+        until, said = self.clock() + STORE_PATIENCE, False
+        while True:
+            try:
+                return work()
+            except (StoreRefused, Damaged, ObjectMissing):
+                raise
+            except StoreError as error:
+                if self.clock() >= until:
+                    raise
+                if not said:
+                    self.say(f"the store does not answer, trying again: {error}")
+                    said = True
+                time.sleep(1.0)

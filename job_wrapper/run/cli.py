@@ -1,0 +1,76 @@
+"""``spotburst run``: from arguments and environment to a running wrapper."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import sys
+from collections.abc import Callable, Sequence
+
+from job_wrapper.errors import SpotburstError
+from job_wrapper.node_config import load_node_config
+from job_wrapper.notice.choose import wrapper_watchers
+from job_wrapper.run.attempt import Attempt
+from job_wrapper.run.child import Child
+from job_wrapper.run.identity import identify
+from job_wrapper.run.loop import Wrapper, leave
+from job_wrapper.run.machine import Machine
+from job_wrapper.run.options import parse_options
+from job_wrapper.run.rules import Rules
+from job_wrapper.slurm_job import SlurmJob
+
+
+def _sayer(prefix: str) -> Callable[[str], None]:
+    def say(text: str) -> None:
+        with contextlib.suppress(OSError, ValueError):
+            sys.stderr.write(f"{prefix}{text}\n")
+            sys.stderr.flush()
+
+    return say
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """Run the wrapper; returns its exit code (errors.ExitCode, or the program's own)."""
+    say = _sayer("spotburst: ")
+    try:
+        node = load_node_config()
+        options = parse_options(sys.argv[1:] if argv is None else argv, node)
+        identity = identify(os.environ, node, options.run)
+        if identity.tasks > 1:
+            say = _sayer(f"spotburst: rank {identity.rank}: ")
+        child = Child.prepare(ignore_signals=True)
+    except SpotburstError as error:
+        say(str(error))
+        return int(error.exit_code)
+    try:
+        job = SlurmJob(identity.job_id, bin_dir=node.slurm_bin) if identity.in_slurm else None
+        make: type[Attempt] = Attempt
+        if identity.rank > 0:
+            from job_wrapper.run.follower import Follower
+
+            make = Follower
+        attempt = make(options, identity, node, job, say)
+        rules = Rules(
+            interval=options.interval,
+            state_dirs=bool(options.state_dirs),
+            in_slurm=identity.in_slurm,
+            requeue=options.requeue,
+            commits=attempt.commits,
+            restart_count=identity.restart_count,
+        )
+        watchers = wrapper_watchers(node, say)
+        if job is not None and identity.in_batch_step:
+            from job_wrapper.notice.slurm import PreemptWatcher
+
+            say(
+                "this is the batch script itself, which Slurm does not signal before preemption: put `srun` before `spotburst run`; "
+                "watching the job's preempt time instead"
+            )
+            watchers.append(PreemptWatcher(job.view, identity.restart_count))
+        wrapper = Wrapper(attempt, Machine(rules), child, watchers, say)
+    except SpotburstError as error:
+        child.close()
+        say(str(error))
+        return int(error.exit_code)
+    code = wrapper.run()
+    return leave(code, wrapper.quiet)

@@ -1,0 +1,362 @@
+"""The wrapper's loop: waits for signals, the program, the events socket and the workers, and does what the machine says.
+
+It never waits for anything else: the store, Slurm and the watchers have threads of their own. Two threads for the store, so that looking
+for a newer claim and deleting old checkpoints never stand before an urgent commit.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import selectors
+import signal
+import sys
+import threading
+import time
+from collections.abc import Callable, Sequence
+from typing import Any
+
+from job_wrapper.errors import Fenced, SpotburstError, StoreError, StoreRefused
+from job_wrapper.notice.types import Notice, Watcher
+from job_wrapper.run import events as ev
+from job_wrapper.run.attempt import Attempt
+from job_wrapper.run.child import IGNORED, Child
+from job_wrapper.run.hear import hear
+from job_wrapper.run.machine import Machine
+from job_wrapper.run.oom import oom_kills
+from job_wrapper.run.server import Server
+from job_wrapper.run.worker import Results, Worker
+from job_wrapper.slurm_job import SlurmJob
+
+CHECK_EVERY = 15.0
+"""Seconds between looks for a newer claim, so that a fenced node stops its program also between commits."""
+_FORWARDED = (signal.SIGINT, signal.SIGQUIT)
+_JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
+
+
+class Wrapper:
+    """One run of ``spotburst run``."""
+
+    def __init__(
+        self,
+        attempt: Attempt,
+        machine: Machine,
+        child: Child,
+        watchers: Sequence[Watcher],
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.attempt = attempt
+        self.machine = machine
+        self.child = child
+        self.say = say
+        self.clock = clock
+        self._job: SlurmJob | None = attempt.job
+        self._selector = selectors.DefaultSelector()
+        self._results = Results()
+        self._store = Worker("spotburst-store", self._results)
+        self._upkeep = Worker("spotburst-upkeep", self._results)
+        self._slurm = Worker("spotburst-slurm", self._results)
+        self._watchers = watchers
+        self._stopping = threading.Event()
+        self._next_check: float | None = None
+        self._oom_before = oom_kills()
+        self._exit_seen = False
+        self._collect_wanted = False
+        self._notice: Notice | None = None
+        self._code: int | None = None
+        self._server = Server(self._selector)
+
+    def run(self) -> int:
+        """Until it is over; returns the exit code. The program and all it started are gone then."""
+        signals = self._open_signals()
+        self._selector.register(self._results.fd, selectors.EVENT_READ, "results")
+        self._selector.register(signals, selectors.EVENT_READ, "signals")
+        try:
+            self._store.submit(self._begin)
+            for watcher in self._watchers:
+                threading.Thread(
+                    target=watcher.watch, args=(self._emit, self._stopping.wait), daemon=True, name="spotburst-watch"
+                ).start()
+            while self._code is None:
+                self._once(signals)
+            return self._code
+        finally:
+            self._stopping.set()
+            self.child.close()
+            self._server.close()
+
+    @property
+    def quiet(self) -> bool:
+        """No worker is in the middle of something that may hang."""
+        return self._store.idle and self._upkeep.idle and self._slurm.idle
+
+    def _open_signals(self) -> int:
+        out, into = os.pipe()
+        os.set_blocking(out, False)
+        os.set_blocking(into, False)
+        signal.set_wakeup_fd(into, warn_on_full_buffer=False)
+        for number in (*IGNORED, *_FORWARDED, *_JOB_CONTROL, signal.SIGCHLD):
+            signal.signal(number, lambda *_: None)
+        return out
+
+    def _emit(self, notice: Notice | None) -> None:
+        self._results.put(ev.Withdrawn() if notice is None else ev.Heard(notice))
+
+    def _once(self, signals: int) -> None:
+        now = self.clock()
+        wake = self.machine.wake()
+        times = [t for t in (wake, self._next_check) if t is not None]
+        timeout = max(0.0, min(times) - now) if times else None
+        for key, mask in self._selector.select(timeout):
+            if key.data == "signals":
+                with contextlib.suppress(BlockingIOError):
+                    for number in os.read(signals, 4096):
+                        self._signalled(number)
+            elif key.data == "results":
+                for item in self._results.take():
+                    self._result(item)
+            else:
+                self._programs_said(self._server.handle(key, mask))
+        self._reap()
+        now = self.clock()
+        if self._next_check is not None and now >= self._next_check:
+            self._next_check = now + CHECK_EVERY
+            if self._upkeep.idle:
+                self._upkeep.submit(self._check)
+        if wake is not None and now >= wake:
+            self._event(ev.Tick())
+        if self._collect_wanted and self._store.idle and self._upkeep.idle and self.machine.interruption is None:
+            self._collect_wanted = False
+            self._upkeep.submit(self._collect)
+
+    # What happens
+
+    def _signalled(self, number: int) -> None:
+        if number in IGNORED:
+            self._event(ev.Signalled(number))
+        elif number in _FORWARDED:
+            if not self.child.started:
+                self._code = 128 + number
+            self.child.signal(number)
+        elif number == signal.SIGTSTP:
+            self.child.signal(signal.SIGSTOP)
+            os.kill(os.getpid(), signal.SIGSTOP)
+        elif number == signal.SIGCONT:
+            self.child.signal(signal.SIGCONT)
+
+    def _reap(self) -> None:
+        if self._exit_seen or not self.child.started:
+            return
+        status = self.child.reap()
+        if status is None:
+            return
+        self._exit_seen = True
+        self._programs_said(self._server.drain())
+        after = oom_kills()
+        oom = self._oom_before is not None and after is not None and after > self._oom_before
+        self._event(ev.Exited(status, oom))
+
+    def _result(self, item: Any) -> None:
+        if isinstance(item, ev.Heard):
+            self._notice = item.notice
+        if isinstance(item, BaseException):
+            # A fault of our own in a worker: never silently lost, never the end of the program.
+            self.say(f"internal error: {type(item).__name__}: {item}")
+        elif isinstance(item, _Welcome):
+            self._server.send(item.client, item.message)
+        else:
+            self._event(item)
+
+    def _programs_said(self, heard: Sequence[tuple[int, dict[str, Any] | None]]) -> None:
+        for client, message in heard:
+            for event in hear(client, message):
+                if isinstance(event, ev.Subscribed):
+                    if not self.attempt.epoch:
+                        continue  # nobody can know the socket yet
+                    self._server.send(client, self.attempt.welcome())
+                    self._server.subscribe(client)
+                self._event(event)
+            kind = message.get("type") if message is not None else None
+            if message is not None and kind == "restore.failed":
+                self._restore_failed(client, message)
+            elif message is not None and kind in ("restore.done", "progress"):
+                self._progress(message)
+
+    def _progress(self, message: dict[str, Any]) -> None:
+        seconds, completed = message.get("seconds"), message.get("completed")
+        if isinstance(completed, int) and not isinstance(completed, bool) and completed >= 0:
+            self.attempt.completed = completed
+        self.attempt.note_going(float(seconds) if isinstance(seconds, int | float) else None)
+
+    def _restore_failed(self, client: int, message: dict[str, Any]) -> None:
+        entry = message.get("entry")
+        if not isinstance(entry, int):
+            return
+        error = str(message.get("error"))[:2000]
+
+        def work() -> object:
+            try:
+                self.attempt.restore_older(entry, error)
+            except Fenced:
+                return ev.IsFenced(self.attempt.newer_epoch())
+            except SpotburstError as failure:
+                return ev.GiveUp(int(failure.exit_code), failure.reason, str(failure))
+            return _Welcome(client, self.attempt.welcome())
+
+        self._store.submit(work)
+
+    # What is done
+
+    def _event(self, event: ev.Event) -> None:
+        for action in self.machine.on(event, self.clock()):
+            self._act(action)
+
+    def _act(self, action: ev.Action) -> None:
+        if isinstance(action, ev.Say):
+            self.say(action.text)
+        elif isinstance(action, ev.Start):
+            self._start()
+        elif isinstance(action, ev.Ask):
+            message = {
+                "type": "checkpoint.request",
+                "seq": action.seq,
+                "urgent": action.urgent,
+                "deadline": action.deadline,
+                "reason": action.reason,
+            }
+            if action.client is None:
+                self._server.broadcast(message)
+            else:
+                self._server.send(action.client, message)
+        elif isinstance(action, ev.Answer):
+            self._server.send(action.client, action.message)
+        elif isinstance(action, ev.Save):
+            self._store.submit(lambda: self._commit(action))
+        elif isinstance(action, ev.QueryJob):
+            self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
+        elif isinstance(action, ev.Requeue):
+            self._slurm.submit(self._requeue)
+        elif isinstance(action, ev.WriteInterrupted):
+            self._store.submit(
+                lambda: self._write(lambda: self.attempt.interrupted(action.reason, action.arrived, action.notice))
+            )
+        elif isinstance(action, ev.WriteEnd):
+            self._store.submit(lambda: self._write(lambda: self.attempt.end(action.code, action.reason)))
+        elif isinstance(action, ev.Stop):
+            if action.fenced is not None:
+                self._server.broadcast({"type": "fenced", "epoch": action.fenced})
+                self.child.kill()
+            else:
+                self._server.broadcast({"type": "stop"})
+                if self.child.started:
+                    self.child.signal(signal.SIGTERM)
+        else:
+            self._code = action.code
+
+    def _start(self) -> None:
+        attempt = self.attempt
+        environ = dict(os.environ)
+        environ |= {
+            "SPOTBURST_SOCKET": self._server.path,
+            "SPOTBURST_RUN": attempt.run,
+            "SPOTBURST_EPOCH": str(attempt.epoch),
+            "SPOTBURST_RESTORED": "0" if attempt.restored is None else "1",
+        }
+        if attempt.roots:
+            environ["SPOTBURST_STATE_DIR"] = str(attempt.roots[0])
+            environ["SPOTBURST_STATE_DIRS"] = os.pathsep.join(map(str, attempt.roots))
+        try:
+            self.child.start(attempt.options.command, environ)
+        except OSError as error:
+            self.say(f"can't start {attempt.options.command[0]}: {error.strerror}")
+            self._exit_seen = True
+            code = 127 if isinstance(error, FileNotFoundError) else 126
+            self._event(ev.Exited(code))
+            return
+        self._next_check = self.clock() + CHECK_EVERY
+
+    # In the workers' threads
+
+    def _begin(self) -> ev.Event:
+        try:
+            self.attempt.begin()
+        except SpotburstError as error:
+            return ev.GiveUp(int(error.exit_code), error.reason, str(error))
+        except Exception as error:
+            return ev.GiveUp(1, "Internal", f"internal error: {type(error).__name__}: {error}")
+        return ev.Ready()
+
+    def _commit(self, save: ev.Save) -> ev.Event:
+        try:
+            notice = self._notice if save.urgent else None
+            entry, seconds = self.attempt.commit(save, notice)
+        except Fenced:
+            return ev.IsFenced(self.attempt.newer_epoch())
+        except StoreRefused as error:
+            return ev.CommitFailed(str(error), again=False)
+        except StoreError as error:
+            return ev.CommitFailed(str(error), again=True)
+        except SpotburstError as error:
+            return ev.CommitFailed(str(error), again=False)
+        except OSError as error:
+            return ev.CommitFailed(f"{error.filename or 'a file'}: {error.strerror}", again=False)
+        except Exception as error:
+            return ev.CommitFailed(f"internal error: {type(error).__name__}: {error}", again=False)
+        step = entry.body.get("step")
+        what = "state directories" if step is None else f"step {step}"
+        self.say(f"committed {what} (epoch {entry.epoch}, entry {entry.seq}) in {seconds:.1f} s")
+        self._collect_wanted = True
+        return ev.Committed(entry.seq, seconds)
+
+    def _write(self, write: Callable[[], None]) -> ev.Event:
+        if not self.attempt.claimed:
+            return ev.Written()
+        try:
+            write()
+        except Fenced:
+            return ev.IsFenced(self.attempt.newer_epoch())
+        except SpotburstError as error:
+            return ev.Written(str(error))
+        except Exception as error:
+            return ev.Written(f"internal error: {type(error).__name__}: {error}")
+        return ev.Written()
+
+    def _requeue(self) -> ev.Event:
+        refused = self._job.requeue() if self._job is not None else "no Slurm job"
+        return ev.RequeueRefused(refused) if refused else ev.Requeued()
+
+    def _check(self) -> ev.Event | None:
+        try:
+            self.attempt.check()
+        except Fenced:
+            return ev.IsFenced(self.attempt.newer_epoch())
+        except SpotburstError:
+            return None  # a store that does not answer says nothing; the program goes on
+        return None
+
+    def _collect(self) -> ev.Event | None:
+        try:
+            self.attempt.collect()
+        except Fenced:
+            return ev.IsFenced(self.attempt.newer_epoch())
+        except SpotburstError as error:
+            self.say(f"old checkpoints could not be deleted: {error}")
+        return None
+
+
+class _Welcome:
+    """A new welcome for a client whose restore failed."""
+
+    def __init__(self, client: int, message: dict[str, Any]) -> None:
+        self.client = client
+        self.message = message
+
+
+def leave(code: int, quiet: bool) -> int:
+    """End with ``code``: at once where a thread hangs, since Python would wait for it."""
+    sys.stdout.flush()
+    sys.stderr.flush()
+    if not quiet:
+        os._exit(code)
+    return code

@@ -1,0 +1,121 @@
+"""Arguments of ``spotburst run``, and the settings that they and the node give together."""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from job_wrapper.errors import UsageError
+from job_wrapper.node_config import NodeConfig
+from job_wrapper.run.rules import MAX_SIZE
+
+_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+_BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
+
+
+def parse_duration(text: str) -> float:
+    """``"30s"``, ``"10m"``, ``"1.5h"``, ``"1d"`` or a number of seconds, to seconds. Raises ``ArgumentTypeError``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
+    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
+    if seconds <= 0:
+        raise argparse.ArgumentTypeError(
+            f"{text!r} is not a duration: write a number above 0 with s, m, h or d, such as 10m"
+        )
+    return seconds
+
+
+def parse_size(text: str) -> int:
+    """``"512MiB"``, ``"100G"``, ``"1TiB"`` or a number of bytes; K, M, G and T are powers of 1024. Raises ``ArgumentTypeError``."""
+    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
+    unit = match[2] if match else "?"
+    if match is None or unit not in _BYTES:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a size: write a number with K, M, G or T, such as 500GiB")
+    return int(float(match[1]) * _BYTES[unit])
+
+
+def _count(text: str) -> int:
+    if not text.isdigit() or int(text) < 1:
+        raise argparse.ArgumentTypeError(f"{text!r} is not a number of checkpoints to keep: write 1 or more")
+    return int(text)
+
+
+@dataclass(frozen=True, slots=True)
+class Options:
+    """What one wrapper runs with. ``interval`` in seconds, ``max_size`` in bytes."""
+
+    command: tuple[str, ...]
+    name: str
+    run: str
+    uri: str
+    endpoint_url: str
+    interval: float
+    keep: int
+    state_dirs: tuple[str, ...]
+    max_size: int
+    requeue: bool
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(
+        prog="spotburst run",
+        usage="spotburst run [options] -- COMMAND [ARGUMENT ...]",
+        description="Run a program that survives reclaims and preemption: checkpoints it, requeues the job, restores it.",
+        epilog="In a Slurm job put it under srun: `srun spotburst run -- python train.py`.",
+        allow_abbrev=False,
+    )
+    parser.add_argument(
+        "--name", default="main", help="tells several wrapped programs of one job apart (default: main)"
+    )
+    parser.add_argument("--run", default="", metavar="NAME", help="a name for the run that outlives the job")
+    parser.add_argument("--uri", default="", help="where checkpoints go: file:///shared/dir or s3://bucket/prefix")
+    parser.add_argument("--endpoint-url", default="", metavar="URL", help="S3 server, if it is not AWS")
+    parser.add_argument("--interval", type=parse_duration, metavar="TIME", help="between checkpoints (default: 10m)")
+    parser.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
+    parser.add_argument(
+        "--state-dir", action="append", default=[], metavar="DIR", help="checkpoint these files too (up to 64 times)"
+    )
+    parser.add_argument(
+        "--max-size",
+        type=parse_size,
+        default=MAX_SIZE,
+        metavar="SIZE",
+        help="most that state directories may hold (default: 1TiB)",
+    )
+    parser.add_argument(
+        "--on-interruption",
+        choices=("requeue", "fail"),
+        default="requeue",
+        help="what to do after the last checkpoint when the capacity goes away (default: requeue)",
+    )
+    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return parser
+
+
+def parse_options(argv: Sequence[str], node: NodeConfig) -> Options:
+    """Arguments before the node's settings before defaults. Exits with 2 as argparse does; raises ``UsageError``."""
+    # Split here: argparse's handling of "--" differs between Python versions.
+    split = list(argv).index("--") if "--" in argv else len(argv)
+    arguments = _parser().parse_args(list(argv[:split]))
+    command = [*arguments.command, *argv[split + 1 :]]
+    if not command:
+        raise UsageError("no program given: spotburst run [options] -- COMMAND [ARGUMENT ...]")
+    uri = (arguments.uri or node.uri).rstrip("/")
+    if not uri:
+        raise UsageError(
+            "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix "
+            "(in a cluster set up by spotburst the node's settings name it)"
+        )
+    return Options(
+        command=tuple(command),
+        name=arguments.name,
+        run=arguments.run,
+        uri=uri,
+        endpoint_url=arguments.endpoint_url or ("" if arguments.uri else node.endpoint_url),
+        interval=arguments.interval or node.interval,
+        keep=arguments.keep or node.keep,
+        state_dirs=tuple(arguments.state_dir),
+        max_size=arguments.max_size,
+        requeue=arguments.on_interruption == "requeue",
+    )
