@@ -75,7 +75,9 @@ def parse_version(text: str) -> Version:
     """``slurm-wlm 22.05.8`` or ``slurm 24.11.5-rc1`` to a triple. Raises ``ConfigError``."""
     match = re.search(r"\b(\d{2})\.(\d{1,2})(?:\.(\d+))?", text)
     if not match:
-        raise ConfigError(f"{text.strip()!r} is not the answer of a Slurm that we know: expected such as 'slurm 24.11.5'")
+        raise ConfigError(
+            f"{text.strip()!r} is not the answer of a Slurm that we know: expected such as 'slurm 24.11.5'"
+        )
     return int(match[1]), int(match[2]), int(match[3] or 0)
 
 
@@ -85,7 +87,9 @@ def template_folder() -> Path:
     for place in (here / "templates", here.parent / "templates"):
         if (place / "slurm.conf.j2").is_file():
             return place
-    raise ConfigError(f"the templates are missing: looked in {here}/templates and {here.parent}/templates; install spotburst again")
+    raise ConfigError(
+        f"the templates are missing: looked in {here}/templates and {here.parent}/templates; install spotburst again"
+    )
 
 
 def _render(template: str, **values: Any) -> str:
@@ -140,8 +144,6 @@ def _common(config: Config, version: Version, programs: Programs, *, power_save_
         preempt = ["send_user_signal", "youngest_first"]
     if version >= (25, 11, 0):  # before, the delay of a requeue is cred_expire (120 s) and can't be set by itself
         scheduler.append("requeue_delay=1")
-    if not scheduler:
-        scheduler.append("bf_interval=30")
     nodes_of = {n.name: n for n in config.nodesets}
     return {
         "version": version,
@@ -156,7 +158,7 @@ def _common(config: Config, version: Version, programs: Programs, *, power_save_
                 "nodes": nodeset.nodes,
                 "cpus": nodeset.cpus,
                 "memory_mb": nodeset.memory_mb,
-                "gres": f"gpu:{nodeset.gpus.type}:{nodeset.gpus.count}" if nodeset.gpus else "",
+                "gres": _gres(nodeset),
                 "features": (nodeset.name, *(f for f in nodeset.features if f != nodeset.name)),
                 # Slurm takes the lowest weight first: nodesets in the order in which burst.yaml has them.
                 "weight": 10 * (index + 1),
@@ -184,7 +186,7 @@ def gres_conf(config: Config) -> str:
     return _render(
         "gres.conf.j2",
         lines=[
-            {"nodes": nodeset.nodes, "type": nodeset.gpus.type, "file": file}
+            {"nodes": nodeset.nodes, "type": _gpu_type(nodeset), "file": file}
             for nodeset in config.nodesets
             if nodeset.gpus
             for file in nodeset.gpus.files
@@ -255,7 +257,7 @@ def node_config(
         node=node,
         nodeset=nodeset.name,
         offering=offering.id,
-        provider=speaks or getattr(provider, "speaks", provider.type),
+        provider=speaks or str(getattr(provider, "speaks", provider.type)),
         uri=config.checkpoints.uri,
         endpoint_url=config.checkpoints.endpoint_url or "",
         interval=config.checkpoints.interval,
@@ -267,6 +269,16 @@ def node_config(
     )
 
 
+def _gpu_type(nodeset: NodeSet) -> str:
+    """ "" where burst.yaml names no type (the settings model then says ``gpu``)."""
+    return nodeset.gpus.type if nodeset.gpus and nodeset.gpus.type != "gpu" else ""
+
+
+def _gres(nodeset: NodeSet) -> str:
+    if not nodeset.gpus:
+        return ""
+    return ":".join(filter(None, ["gpu", _gpu_type(nodeset), str(nodeset.gpus.count)]))
+
+
 def _base64(text: str) -> str:
     return base64.b64encode(text.encode()).decode()
-
