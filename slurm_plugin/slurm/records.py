@@ -46,8 +46,8 @@ class Job:
 
     @property
     def running(self) -> bool:
-        """Running, and not on its way out."""
-        return "RUNNING" in self.states and "COMPLETING" not in self.states
+        """Its steps run: not waiting for its nodes to boot (which Slurm calls RUNNING too), and not on its way out."""
+        return "RUNNING" in self.states and not self.has("CONFIGURING", "COMPLETING")
 
 
 @dataclass(frozen=True, slots=True)
