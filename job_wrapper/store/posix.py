@@ -1,11 +1,11 @@
+# Plain strings and descriptors, not pathlib: this is the innermost loop of a save.
+# ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH112, PTH116, PTH120, PTH123
 """The store on a POSIX file system: local disk, NFS, Lustre.
 
 An object is written to a file beside its final name, made durable, and then given its name: by ``link(2)``, which fails if the name
 is taken, for put-if-absent; by ``rename(2)`` otherwise. Then the directory is made durable. Readers never see a part of an object.
 Unfinished files are named ``<name>~<random>``: no key has a ``~``, so listings pass them over and ``discard_unfinished`` finds them.
 """
-
-# ruff: noqa: PTH  (plain strings and descriptors: this is the innermost loop)
 
 from __future__ import annotations
 

@@ -1,8 +1,118 @@
+"""S3 and servers that speak it: where the endpoint and the credentials come from.
+
+As the AWS command line has it: ``AWS_ACCESS_KEY_ID`` and its companions, ``AWS_PROFILE`` and the files in ``~/.aws`` (these need
+boto3), a web identity, a container's or a machine's role; ``AWS_REGION``, ``AWS_ENDPOINT_URL_S3``, ``AWS_ENDPOINT_URL``, ``AWS_CA_BUNDLE``.
+"""
+
 from __future__ import annotations
 
+import os
+import re
+from collections.abc import Callable, Mapping
+from datetime import datetime, timedelta, timezone
+from pathlib import Path
+from typing import Any
+from urllib.parse import urlsplit
+
 from job_wrapper.errors import StoreRefused
-from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.bucket import BucketStore
+from job_wrapper.store.paths import is_key
+
+_BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
+_TTL = timedelta(minutes=15)
 
 
-def open_s3(uri: str, endpoint_url: str) -> ObjectStore:
-    raise StoreRefused(f"checkpoint URI {uri!r}: not yet")
+def open_s3(uri: str, endpoint_url: str = "", environ: Mapping[str, str] = os.environ) -> BucketStore:
+    """The store at ``s3://bucket/prefix``. Raises ``StoreRefused`` for a malformed URI or settings that can't be used."""
+    from obstore.store import S3Store
+
+    parts = urlsplit(uri)
+    bucket, prefix = parts.netloc, parts.path.strip("/")
+    if not _BUCKET.match(bucket) or parts.query or parts.fragment or (prefix and not is_key(prefix)):
+        raise StoreRefused(
+            f"checkpoint URI {uri!r}: write it as s3://bucket/prefix, in letters, digits, '.', '_' and '-'"
+        )
+    config, provider = _settings(uri, environ)
+    endpoint = (
+        endpoint_url
+        or environ.get("AWS_ENDPOINT_URL_S3")
+        or environ.get("AWS_ENDPOINT_URL")
+        or config.pop("endpoint", "")
+    )
+    if endpoint:
+        if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
+            raise StoreRefused(f"endpoint URL {endpoint!r}: write it as https://host or http://host:port")
+        # Both: obstore reads the second from the environment too, and prefers it.
+        config["endpoint"] = config["aws_endpoint_url_s3"] = endpoint.rstrip("/")
+        config.setdefault("region", environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1")
+    if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in environ:
+        # TLS guards the bytes on their way, and our own checksums for good: signing them as well costs half the speed.
+        config["unsigned_payload"] = True
+    options: dict[str, Any] = {
+        "allow_http": endpoint.startswith("http://"),
+        "connect_timeout": "5s",
+        "user_agent": "spotburst",
+    }
+    bundle = environ.get("AWS_CA_BUNDLE")
+    if bundle:
+        try:
+            options["root_certificate"] = Path(bundle).read_bytes()
+        except OSError as error:
+            raise StoreRefused(f"AWS_CA_BUNDLE {bundle}: can't be read: {error.strerror}") from None
+    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
+
+    def client(retries: int, timeout: str) -> Any:
+        settings: dict[str, Any] = {
+            "config": config,
+            "client_options": {**options, "timeout": timeout},
+            "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=90), "backoff": backoff},
+        }
+        if provider is not None:
+            settings["credential_provider"] = provider
+        try:
+            return S3Store(bucket, **settings)
+        except Exception as error:
+            raise StoreRefused(f"checkpoint URI {uri!r}: {str(error).splitlines()[0]}") from error
+
+    name = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
+    return BucketStore(name, prefix, client(5, "120s"), client(0, "15s"))
+
+
+def _settings(uri: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], Callable[[], Any] | None]:
+    """What a profile gives: region, endpoint and credentials. Empty where the environment has the keys, or there is no profile."""
+    profile = environ.get("AWS_PROFILE")
+    shared = Path(environ.get("AWS_SHARED_CREDENTIALS_FILE") or Path.home() / ".aws" / "credentials")
+    if environ.get("AWS_ACCESS_KEY_ID") or not (profile or shared.exists()):
+        return {}, None
+    try:
+        import boto3
+        from botocore.exceptions import BotoCoreError
+    except ImportError:
+        if not profile:
+            return {}, None
+        raise StoreRefused(
+            f"checkpoint URI {uri!r}: AWS_PROFILE={profile} needs boto3 to be read: pip install 'spotburst[aws]', "
+            "or set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY"
+        ) from None
+    try:
+        session = boto3.Session(profile_name=profile)
+        credentials = session.get_credentials()
+        endpoint = session.client("s3", region_name=session.region_name or "us-east-1").meta.endpoint_url
+    except (BotoCoreError, ValueError) as error:
+        raise StoreRefused(f"checkpoint URI {uri!r}: AWS_PROFILE={profile or 'default'}: {error}") from None
+    config: dict[str, Any] = {"region": session.region_name or "us-east-1"}
+    if endpoint and not (urlsplit(endpoint).hostname or "").endswith(("amazonaws.com", "amazonaws.com.cn")):
+        config["endpoint"] = endpoint
+    if credentials is None:
+        return config, None
+
+    def provide() -> dict[str, Any]:
+        frozen = credentials.get_frozen_credentials()
+        return {
+            "access_key_id": frozen.access_key,
+            "secret_access_key": frozen.secret_key,
+            "token": frozen.token,
+            "expires_at": datetime.now(timezone.utc) + _TTL,
+        }
+
+    return config, provide

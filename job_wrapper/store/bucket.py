@@ -1,0 +1,261 @@
+"""The store in a cloud's bucket, through obstore. ``s3`` makes its clients; what a provider needs differently is settled there."""
+
+from __future__ import annotations
+
+import queue
+import re
+import threading
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import obstore
+from obstore.exceptions import (
+    AlreadyExistsError,
+    BaseError,
+    PermissionDeniedError,
+    PreconditionError,
+    UnauthenticatedError,
+)
+
+from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
+from job_wrapper.store.io_types import ObjectInfo, Put
+from job_wrapper.store.paths import check_key
+
+PART = 8 << 20
+"""Bytes of one part of a multipart upload. S3 takes at most 10,000 parts, so objects up to 80 GB."""
+CONCURRENCY = 8
+"""Parts of one object on their way at once."""
+_SINGLE = 64 << 20
+_DELETE = 1000
+
+
+class BucketStore:
+    """``ObjectStore`` under a prefix of a bucket.
+
+    ``once`` is a client that never repeats a request: only then does "exists" mean what it says, and an undecided request reaches the
+    caller, who decides it by reading back. ``client`` repeats.
+    """
+
+    def __init__(self, uri: str, prefix: str, client: Any, once: Any) -> None:
+        self.uri = uri
+        self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
+        self._client = client
+        self._once = once
+
+    def _path(self, key: str) -> str:
+        return self._prefix + check_key(key, self.uri)
+
+    def put_if_absent(self, key: str, data: bytes) -> Put:
+        """``ObjectStore.put_if_absent``: one PUT with ``If-None-Match: *``."""
+        try:
+            obstore.put(self._once, self._path(key), data, mode="create", use_multipart=False)
+        except (AlreadyExistsError, PreconditionError):
+            return Put.EXISTS
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translated(error, key, writing=True) from error
+        return Put.CREATED
+
+    def put(self, key: str, data: bytes | memoryview) -> None:
+        """``ObjectStore.put``."""
+        try:
+            obstore.put(
+                self._client,
+                self._path(key),
+                memoryview(data),
+                use_multipart=len(data) > _SINGLE,
+                chunk_size=PART,
+                max_concurrency=CONCURRENCY,
+            )
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translated(error, key, writing=True) from error
+
+    def open_write(self, key: str) -> BucketWriter:
+        """``ObjectStore.open_write``: a multipart upload."""
+        return BucketWriter(self, self._client, key, self._path(key))
+
+    def get(self, key: str) -> bytes:
+        """``ObjectStore.get``."""
+        try:
+            return bytes(obstore.get(self._client, self._path(key)).bytes())
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translated(error, key) from error
+
+    def get_range(self, key: str, offset: int, length: int) -> bytes:
+        """``ObjectStore.get_range``."""
+        return bytes(self._range(key, offset, length))
+
+    def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
+        """``ObjectStore.read_into``."""
+        view = buffer.cast("B")
+        view[:] = self._range(key, offset, len(view))
+
+    def _range(self, key: str, offset: int, length: int) -> memoryview:
+        if length == 0:
+            return memoryview(b"")
+        try:
+            data = memoryview(obstore.get_range(self._client, self._path(key), start=offset, length=length))
+        except (BaseError, OSError, ValueError) as error:
+            if "416" in str(error) and "Range" in str(error):
+                raise Damaged(
+                    f"{self.uri}/{key}: shorter than it was written: there is no byte at offset {offset}"
+                ) from error
+            raise self._translated(error, key) from error
+        if len(data) != length:
+            raise Damaged(
+                f"{self.uri}/{key}: shorter than it was written: {length - len(data)} bytes from offset {offset + len(data)} on are missing"
+            )
+        return data
+
+    def list(self, prefix: str) -> Iterator[ObjectInfo]:
+        """``ObjectStore.list``."""
+        folder = prefix.rpartition("/")[0]
+        found = []
+        try:
+            for batch in obstore.list(self._client, self._prefix + folder if folder else self._prefix or None):
+                for meta in batch:
+                    key = meta["path"][len(self._prefix) :]
+                    if key.startswith(prefix):
+                        found.append(ObjectInfo(key, meta["size"]))
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translated(error, prefix) from error
+        found.sort(key=lambda info: info.key)
+        return iter(found)
+
+    def delete(self, keys: Iterable[str]) -> None:
+        """``ObjectStore.delete``."""
+        paths = [self._path(key) for key in keys]
+        for start in range(0, len(paths), _DELETE):
+            try:
+                obstore.delete(self._client, paths[start : start + _DELETE])
+            except FileNotFoundError:
+                continue
+            except (BaseError, OSError, ValueError) as error:
+                raise self._translated(error, paths[start][len(self._prefix) :], writing=True) from error
+
+    def size_of(self, key: str) -> int | None:
+        """Bytes of an object; None if there is none. Raises ``StoreError``."""
+        try:
+            return int(obstore.head(self._client, self._path(key))["size"])
+        except FileNotFoundError:
+            return None
+        except (BaseError, OSError, ValueError) as error:
+            raise self._translated(error, key) from error
+
+    def _translated(self, error: Exception, key: str, *, writing: bool = False) -> StoreError:
+        return translated(error, f"{self.uri}/{key}", writing=writing)
+
+
+class BucketWriter:
+    """``ObjectWriter`` as a multipart upload: a thread of its own hands full parts to obstore, which sends several at once."""
+
+    def __init__(self, store: BucketStore, client: Any, key: str, path: str) -> None:
+        self._store, self._client, self._key, self._path = store, client, key, path
+        self._parts: queue.Queue[bytearray | None] = queue.Queue(2)
+        self._part = bytearray()
+        self._length = 0
+        self._error: Exception | None = None
+        self._aborted = False
+        self._closed = False
+        self._thread = threading.Thread(target=self._send, name="spotburst-upload", daemon=True)
+        self._thread.start()
+
+    def _send(self) -> None:
+        try:
+            obstore.put(
+                self._client,
+                self._path,
+                self._pull(),
+                use_multipart=True,
+                chunk_size=PART,
+                max_concurrency=CONCURRENCY,
+            )
+        except Exception as error:  # told by the next write, or by close
+            self._error = error
+        finally:
+            while self._error is not None and self._parts.get() is not None:
+                pass  # nobody is to wait for a reader that is gone
+
+    def _pull(self) -> Iterator[bytearray]:
+        while (part := self._parts.get()) is not None:
+            yield part
+        if self._aborted:
+            # The one way to have obstore give up a multipart upload, so that its parts do not stay and cost.
+            raise AbortedError
+
+    def write(self, data: bytes | memoryview) -> None:
+        """``ObjectWriter.write``."""
+        self._check()
+        view = memoryview(data).cast("B")
+        self._length += len(view)
+        while len(view):
+            room = PART - len(self._part)
+            self._part += view[:room]
+            view = view[room:]
+            if len(self._part) == PART:
+                part, self._part = self._part, bytearray()
+                self._parts.put(part)
+                self._check()
+
+    def _check(self) -> None:
+        if self._error is not None:
+            raise translated(self._error, f"{self._store.uri}/{self._key}", writing=True) from self._error
+        if self._closed:
+            raise StoreError(f"{self._store.uri}/{self._key}: already closed")
+
+    def close(self) -> None:
+        """``ObjectWriter.close``."""
+        self._check()
+        self._closed = True
+        if self._part:
+            self._parts.put(self._part)
+        self._parts.put(None)
+        self._thread.join()
+        error = self._error
+        if error is not None and self._store.size_of(self._key) != self._length:
+            # A repeated "complete" whose first answer was lost fails too, but then the object stands.
+            raise translated(error, f"{self._store.uri}/{self._key}", writing=True) from error
+
+    def abort(self) -> None:
+        """``ObjectWriter.abort``."""
+        if not self._closed:
+            self._closed = self._aborted = True
+            self._parts.put(None)
+            self._thread.join()
+
+
+class AbortedError(Exception):
+    """Thrown into an upload to end it."""
+
+
+_CODE = re.compile(r"<Code>([^<]*)</Code>")
+_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
+_REFUSED_CODES = {
+    "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed", "InvalidAccessKeyId", "InvalidBucketName",
+    "NoSuchBucket", "PermanentRedirect", "SignatureDoesNotMatch",
+}  # fmt: skip
+_PASSING_CODES = {"ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired"}
+
+
+def translated(error: Exception, where: str, *, writing: bool = False) -> StoreError:
+    """obstore's error as ours: short, with what to do. ``where`` is the object's full name."""
+    text = str(error)
+    code_match, message = _CODE.search(text), _MESSAGE.search(text)
+    code = code_match.group(1) if code_match else ""
+    first = text.split("\n", 1)[0]
+    brief = f"{code}: {message.group(1)}" if code and message else code or first[:300]
+    if "169.254.169.254" in text or "credential" in first.lower():
+        return StoreError(
+            f"{where}: no credentials for it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role "
+            f"({first[:200]})"
+        )
+    if code in _PASSING_CODES:
+        return StoreError(f"{where}: {brief}")
+    if code == "NoSuchBucket" or (writing and isinstance(error, FileNotFoundError)):
+        return StoreRefused(f"{where}: its bucket is not there ({brief}). Create it, or correct the checkpoint URI")
+    if isinstance(error, FileNotFoundError):
+        return ObjectMissing(f"{where}: not there")
+    if code in _REFUSED_CODES or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
+        return StoreRefused(
+            f"{where}: refused: {brief}. Check the credentials, their rights on this bucket, and AWS_REGION"
+        )
+    return StoreError(f"{where}: {brief}")
