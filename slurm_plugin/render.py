@@ -67,6 +67,7 @@ class Site:
     min_job_age: int = 300
     kill_wait: int = 5
     power_save_interval: int = 1
+    first_job_id: int = 1
     debug: str = "info"
     debug_flags: tuple[str, ...] = field(default=())
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import secrets
 import shutil
 import signal
@@ -160,6 +161,7 @@ class LocalCluster:
     def stop(self) -> None:
         """Take all down: daemons, machines, bridge. Configuration and logs stay. Any number of times, also after a crash."""
         self.daemons.stop("manager")
+        self._note_job_ids()
         tails = self._machine_logs()
         destroy_all(self._state_dir())
         for text, path in tails:
@@ -200,6 +202,9 @@ class LocalCluster:
                 self._handlers[number] = signal.signal(number, leave)
 
     def _prepare(self) -> None:
+        # A cluster starts without jobs and nodes of an earlier one, whose machines are gone; job ids go on, because runs are named by them.
+        for old in ("slurmctld", "state"):
+            shutil.rmtree(self.root / old, ignore_errors=True)
         for folder in ("etc", "log", "run", "state", "slurmctld", "checkpoints", "jobs"):
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         (self.root / "slurmctld").chmod(0o700)
@@ -222,6 +227,7 @@ class LocalCluster:
             run_dir=self.root / "run",
             control_port=_free_port(16800 + subnet.network_address.packed[2]),
             munge_socket=self._munge_socket(),
+            first_job_id=self._first_job_id(),
             **self._site,
         )
         programs = render.Programs.beside_python()
@@ -366,6 +372,20 @@ class LocalCluster:
             name = f"{spec.get('node', 'machine')}-{path.parent.name}-{path.name}"
             kept.append((path.read_text(encoding="utf-8", errors="replace"), self.log / name))
         return kept
+
+    def _first_job_id(self) -> int:
+        """After the last job of an earlier cluster in this folder; far after it where that was killed and its last job isn't known."""
+        note = self.root / "run" / "job_ids.json"
+        known = read_json(note) or {"next": 1, "exact": True}
+        first = int(known["next"]) + (0 if known["exact"] else 1000)
+        write_json(note, {"next": first, "exact": False})
+        return first
+
+    def _note_job_ids(self) -> None:
+        if self.daemons.alive("slurmctld"):
+            found = re.search(r"NEXT_JOB_ID\s*=\s*(\d+)", self.run("scontrol", "show", "config", check=False))
+            if found:
+                write_json(self.root / "run" / "job_ids.json", {"next": int(found[1]), "exact": True})
 
     def _munge_socket(self) -> Path:
         """In ``run``, or in a short folder of /tmp where that path would be too long for a socket."""

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from socketserver import TCPServer
 from typing import Any
 from urllib.parse import parse_qs, urlsplit
 
@@ -47,6 +48,16 @@ class Control:
         if (end := self.values.get("terminate")) is not None:
             plans.append((float(end["at"]), "terminated"))
         return min(plans, default=None)
+
+
+class _Server(ThreadingHTTPServer):
+    daemon_threads = True
+    request_queue_size = 64
+
+    def server_bind(self) -> None:
+        # HTTPServer's own asks the name service for its name: 10 s on a machine that has none.
+        TCPServer.server_bind(self)
+        self.server_name, self.server_port = str(self.server_address[0]), int(self.server_address[1])
 
 
 def serve(address: str, machine: Mapping[str, Any], control: Control, port: int = 80) -> ThreadingHTTPServer:
@@ -91,8 +102,7 @@ def serve(address: str, machine: Mapping[str, Any], control: Control, port: int 
             with contextlib.suppress(ConnectionError):
                 super().handle()
 
-    server = ThreadingHTTPServer((address, port), Handler)
-    server.daemon_threads = True
+    server = _Server((address, port), Handler)
     threading.Thread(target=server.serve_forever, name="metadata", daemon=True).start()
     return server
 
