@@ -7,7 +7,6 @@ with ``=`` in it can be misread. (22.05's ``squeue --json`` passes over its filt
 from __future__ import annotations
 
 import os
-import subprocess
 from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
@@ -113,6 +112,8 @@ class SlurmJob:
         return "" if code == 0 else (err.strip() or out.strip() or f"scontrol requeue ended with {code}")
 
     def _run(self, command: str, *arguments: str) -> tuple[int, str, str]:
+        import subprocess  # only in a Slurm job
+
         program = str(Path(self._bin) / command) if self._bin else command
         try:
             done = subprocess.run(

@@ -5,7 +5,6 @@ Nothing here decides when; `machine` does.
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import re
@@ -16,7 +15,8 @@ from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
 
-from job_wrapper import state_dirs
+from xxhash import xxh3_128_hexdigest
+
 from job_wrapper.errors import (
     Damaged,
     NewerFormat,
@@ -39,7 +39,6 @@ from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore,
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import data_prefix, run_path
-from job_wrapper.store.read import read_manifest, read_part
 
 STORE_PATIENCE = 60.0
 """Seconds that an unreachable store is tried for before the program starts."""
@@ -54,7 +53,7 @@ T = TypeVar("T")
 
 def command_digest(command: tuple[str, ...]) -> str:
     """Tells two commands apart; not a secret."""
-    return hashlib.sha256(json.dumps(command).encode()).hexdigest()[:16]
+    return xxh3_128_hexdigest(json.dumps(command).encode())
 
 
 def local_job_id(pid: int) -> str:
@@ -114,7 +113,10 @@ class Attempt:
     def begin(self) -> None:
         """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
         self.require_requeueable()
-        self.roots = state_dirs.check_paths(self.options.state_dirs)
+        if self.options.state_dirs:
+            from job_wrapper.state_dirs import check_paths
+
+            self.roots = check_paths(self.options.state_dirs)
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
@@ -225,9 +227,12 @@ class Attempt:
         self.restored = None
 
     def _restore_from(self, commit: CommitRef) -> None:
+        from job_wrapper.state_dirs import PART
+        from job_wrapper.store.read import read_manifest, read_part
+
         began = self.clock()
         manifest = read_manifest(self.store, commit.manifest)
-        reference = manifest.parts.get(state_dirs.PART)
+        reference = manifest.parts.get(PART)
         self._base = reference
         if reference is not None and self.roots:
             from job_wrapper.state_restore import restore
@@ -307,13 +312,17 @@ class Attempt:
         self._going = True
         self._resumed = {**self._resumed, "resumed_at": self.clock(), "restore_seconds": seconds}
 
-    def commit(self, save: Save, notice: Notice | None) -> tuple[Entry, float]:
+    def commit(self, asked: Save, notice: Notice | None) -> tuple[Entry, float]:
         """Store the state directories, the manifest, the log entry. Returns the entry and the seconds that it took.
 
         Raises ``Fenced``, ``CheckpointFailed`` and the like (nothing was committed), ``StoreError`` (may be tried again).
         """
+        from job_wrapper.state_dirs import PART, save
+        from job_wrapper.store.read import read_part
+        from job_wrapper.store.write import write_manifest
+
         began = self.clock()
-        claim, parts = self._claim, dict(save.parts)
+        claim, parts = self._claim, dict(asked.parts)
         for name, reference in parts.items():
             if not reference.key.startswith(claim.data_prefix + "/"):
                 raise UsageError(f"part {name}: {reference.key} was not written by this attempt ({claim.data_prefix})")
@@ -321,22 +330,22 @@ class Attempt:
             base: Part | None = None
             if self._base is not None:
                 base = read_part(self.store, self._base)
-            parts[state_dirs.PART] = state_dirs.save(
-                self.store, claim.data_prefix, self.roots, base=base, max_size=self.options.max_size
-            )
+            parts[PART] = save(self.store, claim.data_prefix, self.roots, base=base, max_size=self.options.max_size)
         if not parts:
             raise UsageError("a checkpoint without any part")
-        step = save.step if save.step is not None else self.completed
-        from job_wrapper.store.write import write_manifest
-
+        step = asked.step if asked.step is not None else self.completed
         manifest = write_manifest(self.store, self.run, self.epoch, claim.data_prefix, step=step, parts=parts)
-        body: dict[str, Any] = {"reason": save.reason, "urgent": save.urgent, "seconds": round(self.clock() - began, 3)}
-        body |= {"requested_at": save.asked, "answered_at": save.answered, **self._resumed_once()}
-        if notice is not None and save.urgent:
+        body: dict[str, Any] = {
+            "reason": asked.reason,
+            "urgent": asked.urgent,
+            "seconds": round(self.clock() - began, 3),
+        }
+        body |= {"requested_at": asked.asked, "answered_at": asked.answered, **self._resumed_once()}
+        if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)
         entry: Entry = claim.commit(manifest, step=step, body=body)
         if self.roots:
-            self._base = parts[state_dirs.PART]
+            self._base = parts[PART]
         return entry, self.clock() - began
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:

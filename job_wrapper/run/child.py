@@ -19,7 +19,6 @@ Both are forked before the wrapper has threads, and wait: a fork with threads ab
 from __future__ import annotations
 
 import contextlib
-import ctypes
 import json
 import os
 import signal
@@ -132,11 +131,13 @@ def _become(wrapper: int, command_out: int, command_in: int, failure_out: int, f
     os.close(command_in)
     os.close(failure_out)
     os.setsid()
+    for number in IGNORED:
+        signal.signal(number, signal.SIG_IGN)
+    import ctypes  # here, beside the wrapper's own start rather than before it
+
     ctypes.CDLL(None, use_errno=True).prctl(_PR_SET_PDEATHSIG, signal.SIGKILL, 0, 0, 0)
     if os.getppid() != wrapper:
         os._exit(127)  # it died before the line above
-    for number in IGNORED:
-        signal.signal(number, signal.SIG_IGN)
     with os.fdopen(command_out, "rb", closefd=True) as pipe:
         message = pipe.read()
     if not message:

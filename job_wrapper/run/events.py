@@ -1,9 +1,11 @@
-"""What can happen to the wrapper, and what it can do: plain values between `machine` (decides) and `loop` (acts)."""
+"""What can happen to the wrapper, and what it can do: plain values between `machine` (decides) and `loop` (acts).
+
+Named tuples rather than dataclasses, which cost a millisecond each at start. So compare types too: those without fields are equal.
+"""
 
 from __future__ import annotations
 
-from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from job_wrapper.notice.types import Notice
 from job_wrapper.slurm_job import JobView
@@ -12,13 +14,11 @@ from job_wrapper.store.io_types import ObjectRef
 # Events
 
 
-@dataclass(frozen=True, slots=True)
-class Ready:
+class Ready(NamedTuple):
     """The run is claimed and the state directories are restored: the program may start."""
 
 
-@dataclass(frozen=True, slots=True)
-class GiveUp:
+class GiveUp(NamedTuple):
     """This attempt can't go on: the claim was refused, a bound is reached, nothing can be restored.
 
     ``write``: ``end`` is still to be put into the log.
@@ -30,30 +30,26 @@ class GiveUp:
     write: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Subscribed:
+class Subscribed(NamedTuple):
     """A program will answer requests."""
 
     client: int
 
 
-@dataclass(frozen=True, slots=True)
-class Left:
+class Left(NamedTuple):
     """A connection is closed."""
 
     client: int
 
 
-@dataclass(frozen=True, slots=True)
-class Acked:
+class Acked(NamedTuple):
     """``checkpoint.ack``: the state directories are consistent."""
 
     client: int
     seq: int
 
 
-@dataclass(frozen=True, slots=True)
-class Declined:
+class Declined(NamedTuple):
     """``checkpoint.failed`` from the program."""
 
     client: int
@@ -61,8 +57,7 @@ class Declined:
     error: str
 
 
-@dataclass(frozen=True, slots=True)
-class CommitAsked:
+class CommitAsked(NamedTuple):
     """``checkpoint.commit``: these parts are in the store."""
 
     client: int
@@ -71,84 +66,72 @@ class CommitAsked:
     parts: dict[str, ObjectRef]
 
 
-@dataclass(frozen=True, slots=True)
-class Heard:
+class Heard(NamedTuple):
     """A watcher saw a notice."""
 
     notice: Notice
 
 
-@dataclass(frozen=True, slots=True)
-class Withdrawn:
+class Withdrawn(NamedTuple):
     """The notice is gone from its source."""
 
 
-@dataclass(frozen=True, slots=True)
-class Signalled:
+class Signalled(NamedTuple):
     """SIGTERM, SIGHUP, SIGUSR1 or SIGUSR2 reached the wrapper."""
 
     number: int
 
 
-@dataclass(frozen=True, slots=True)
-class JobSeen:
+class JobSeen(NamedTuple):
     """Slurm's answer about this job; None: no answer, nothing may be concluded."""
 
     view: JobView | None
 
 
-@dataclass(frozen=True, slots=True)
-class Committed:
+class Committed(NamedTuple):
     """The commit in flight is in the log."""
 
     entry: int
     seconds: float
 
 
-@dataclass(frozen=True, slots=True)
-class CommitFailed:
+class CommitFailed(NamedTuple):
     """The commit in flight was not made. ``again``: the store failed, the same may work later."""
 
     error: str
     again: bool
 
 
-@dataclass(frozen=True, slots=True)
-class IsFenced:
+class IsFenced(NamedTuple):
     """A newer epoch holds the run."""
 
     epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class Written:
+class Written(NamedTuple):
     """The last ``interrupted`` or ``end`` entry is in the log, or can't be (``error``)."""
 
     error: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class Requeued:
+class Requeued(NamedTuple):
     """``scontrol requeue`` said yes."""
 
 
-@dataclass(frozen=True, slots=True)
-class RequeueRefused:
+class RequeueRefused(NamedTuple):
     """It did not; in Slurm's words."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exited:
+class Exited(NamedTuple):
     """The program ended: exit code, or minus the signal. ``oom``: the kernel killed for memory while it ran."""
 
     status: int
     oom: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Tick:
+class Tick(NamedTuple):
     """``machine.wake`` has come."""
 
 
@@ -160,13 +143,11 @@ Event = (
 # Actions
 
 
-@dataclass(frozen=True, slots=True)
-class Start:
+class Start(NamedTuple):
     """Start the program."""
 
 
-@dataclass(frozen=True, slots=True)
-class Ask:
+class Ask(NamedTuple):
     """Send ``checkpoint.request`` to one client, or to all subscribers (None)."""
 
     seq: int
@@ -176,8 +157,7 @@ class Ask:
     client: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Save:
+class Save(NamedTuple):
     """Commit: the parts of the program, if it gave any, and the state directories. One at a time."""
 
     seq: int | None
@@ -193,21 +173,18 @@ class Save:
     """When it answered."""
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
+class Answer(NamedTuple):
     """Send a message to a client."""
 
     client: int
-    message: dict[str, Any] = field(default_factory=dict)
+    message: dict[str, Any]
 
 
-@dataclass(frozen=True, slots=True)
-class QueryJob:
+class QueryJob(NamedTuple):
     """Ask Slurm how this job stands; answered by ``JobSeen``."""
 
 
-@dataclass(frozen=True, slots=True)
-class WriteInterrupted:
+class WriteInterrupted(NamedTuple):
     """Put ``interrupted`` into the log; answered by ``Written``."""
 
     reason: str
@@ -215,35 +192,30 @@ class WriteInterrupted:
     notice: Notice | None
 
 
-@dataclass(frozen=True, slots=True)
-class WriteEnd:
+class WriteEnd(NamedTuple):
     """Put ``end`` into the log; answered by ``Written``."""
 
     code: int
     reason: str
 
 
-@dataclass(frozen=True, slots=True)
-class Requeue:
+class Requeue(NamedTuple):
     """``scontrol requeue`` for this job; answered by ``Requeued`` or ``RequeueRefused``."""
 
 
-@dataclass(frozen=True, slots=True)
-class Stop:
+class Stop(NamedTuple):
     """Tell the program to end: message and SIGTERM. ``fenced`` is the newer epoch, which makes it SIGKILL at once."""
 
     fenced: int | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class Say:
+class Say(NamedTuple):
     """One line to stderr."""
 
     text: str
 
 
-@dataclass(frozen=True, slots=True)
-class Exit:
+class Exit(NamedTuple):
     """Kill what is left of the program's group, and end with this code."""
 
     code: int

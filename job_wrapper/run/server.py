@@ -5,9 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import selectors
-import shutil
 import socket
-import tempfile
 from pathlib import Path
 from typing import Any
 
@@ -37,7 +35,8 @@ class Server:
         self._selector = selector
         # Under /tmp whatever TMPDIR says: a socket's path has room for 107 bytes only.
         base = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
-        self._folder = Path(tempfile.mkdtemp(prefix="spotburst-", dir=base if len(base) < 60 else "/tmp"))  # noqa: S108
+        self._folder = Path(base if len(base) < 60 else "/tmp") / f"spotburst-{os.urandom(8).hex()}"  # noqa: S108
+        self._folder.mkdir(mode=0o700)
         self.path = str(self._folder / "events")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(self.path)
@@ -93,7 +92,9 @@ class Server:
         with contextlib.suppress(KeyError):
             self._selector.unregister(self._listener)
         self._listener.close()
-        shutil.rmtree(self._folder, ignore_errors=True)
+        with contextlib.suppress(OSError):
+            Path(self.path).unlink()
+            self._folder.rmdir()
 
     def _accept(self) -> None:
         while True:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Mapping
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from typing import Any
 
@@ -76,6 +75,8 @@ class RunLog:
                 )
         if len(seqs) < 8:
             return [self.read(seq) for seq in seqs]
+        from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
+
         with ThreadPoolExecutor(8, "spotburst-log") as pool:
             return list(pool.map(self.read, seqs))
 

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass, field
 
 from job_wrapper.errors import Damaged
@@ -75,6 +74,8 @@ def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]]
         for read in reads:
             _fetch(store, read)
         return
+    from concurrent.futures import ThreadPoolExecutor
+
     with ThreadPoolExecutor(threads, "spotburst-read") as pool:
         futures = [pool.submit(_fetch, store, read) for read in reads]
         try:
