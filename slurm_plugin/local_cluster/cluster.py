@@ -13,7 +13,6 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Mapping
-from ipaddress import IPv4Network
 from pathlib import Path
 from types import FrameType, TracebackType
 from typing import Any
@@ -22,12 +21,13 @@ import yaml
 
 from slurm_plugin import render
 from slurm_plugin.cloud.local import network
-from slurm_plugin.cloud.local.cloud import LocalCloud, destroy_all
+from slurm_plugin.cloud.local.cloud import LocalCloud, destroy_all, from_config
 from slurm_plugin.cloud.local.host import find_command, require
 from slurm_plugin.cloud.local.state import Process, read_json, write_json
-from slurm_plugin.config import Config, LocalProvider, load_config
+from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.daemons import Daemons
+from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
 from slurm_plugin.slurm.client import SlurmClient
 
@@ -114,20 +114,7 @@ class LocalCluster:
 
     def cloud(self, name: str | None = None) -> LocalCloud:
         """The embedded cloud as the manager uses it; ``name`` is needed only where burst.yaml has several."""
-        found = {n: p for n, p in self.config.providers.items() if isinstance(p, LocalProvider)}
-        chosen = name if name is not None else next(iter(found), "")
-        if chosen not in found:
-            raise LocalCloudError(
-                f"{self.config_path}: no provider {chosen!r} of type local; there are: {', '.join(found) or 'none'}"
-            )
-        return LocalCloud(
-            chosen,
-            found[chosen],
-            cluster=self.config.cluster,
-            state_dir=self.config.state_dir,
-            slurm_conf=self.slurm_conf,
-            slurm_root=self.slurm_root,
-        )
+        return from_config(self.config, name)
 
     def client(self) -> SlurmClient:
         """Slurm's commands as spotburst uses them."""
@@ -209,7 +196,7 @@ class LocalCluster:
             (self.root / folder).mkdir(parents=True, exist_ok=True)
         (self.root / "slurmctld").chmod(0o700)
         (self.root / "state").chmod(0o700)
-        bridge, subnet = _reserve_network(self.root / "state")
+        bridge, subnet = reserve_network(self._state_dir())
         sinfo = find_command("sinfo", self.slurm_root)
         placed = place(
             self.settings, self.root, bridge, subnet, Path(sinfo).parent if sinfo and self.slurm_root else None
@@ -225,7 +212,7 @@ class LocalCluster:
             state_save=self.root / "slurmctld",
             log_dir=self.log,
             run_dir=self.root / "run",
-            control_port=_free_port(16800 + subnet.network_address.packed[2]),
+            control_port=free_port(16800 + subnet.network_address.packed[2]),
             munge_socket=self._munge_socket(),
             first_job_id=self._first_job_id(),
             **self._site,
@@ -362,7 +349,7 @@ class LocalCluster:
         return found
 
     def _state_dir(self) -> Path:
-        return Path(self.settings.get("state_dir", self.root / "state")).resolve()
+        return self.root / "state"
 
     def _machine_logs(self) -> list[tuple[str, Path]]:
         """Logs of machines, to be kept when the machines' folders go."""
@@ -408,40 +395,3 @@ class LocalCluster:
         if known is not None:
             shutil.rmtree(str(known["folder"]), ignore_errors=True)
             note.unlink()
-
-
-def _reserve_network(state_dir: Path) -> tuple[str, IPv4Network]:
-    """A bridge and a subnet that nobody has: making the bridge reserves both."""
-    for number in range(256):
-        subnet = IPv4Network(f"10.77.{number}.0/24")
-        bridge = f"sb{number}"
-        if network.subnet_in_use(subnet, network.links()):
-            continue
-        if network.make_bridge(bridge, str(state_dir)):
-            return bridge, subnet
-    raise LocalCloudError("all of 10.77.0.0/16 is in use on this host: no subnet left for another private cluster")
-
-
-def _free_port(first: int) -> int:
-    """slurmctld listens on every address of the host (its option to bind to one takes that of the host's name), so ports differ too."""
-    for port in range(first, 65536, 256):
-        with socket.socket() as probe:
-            probe.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-            try:
-                probe.bind(("", port))
-            except OSError:
-                continue
-            return port
-    raise LocalCloudError("no port is free for slurmctld")
-
-
-def sweep() -> list[Path]:
-    """Take down clusters whose owner was killed before it could; their folders."""
-    swept = []
-    for _, state_dir in network.owned_bridges():
-        cluster = LocalCluster(Path(state_dir).parent)
-        owner = Process.from_dict(read_json(cluster.daemons.notes / "owner.json"))
-        if owner is not None and not owner.alive():
-            cluster.stop()
-            swept.append(cluster.root)
-    return swept

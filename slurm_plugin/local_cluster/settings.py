@@ -75,14 +75,12 @@ def default_settings(
 def place(
     settings: Mapping[str, Any], root: Path, bridge: str, subnet: IPv4Network, slurm_bin: Path | None
 ) -> dict[str, Any]:
-    """Fill in what only the running cluster knows: folders, slurm.conf, bridge and subnet. What is set already stays."""
+    """Fill in what only the running cluster knows: state folder, slurm.conf, bridge, subnet; and a checkpoint URI if there is none."""
     placed = deepcopy(dict(settings))
-    placed.setdefault("state_dir", str(root / "state"))
-    slurm = dict(placed.get("slurm") or {})
-    slurm.setdefault("conf", str(root / "etc" / "slurm.conf"))
+    placed["state_dir"] = str(root / "state")
+    placed["slurm"] = {**(placed.get("slurm") or {}), "conf": str(root / "etc" / "slurm.conf")}
     if slurm_bin is not None:
-        slurm.setdefault("bin_dir", str(slurm_bin))
-    placed["slurm"] = slurm
+        placed["slurm"]["bin_dir"] = str(slurm_bin)
     checkpoints = dict(placed.get("checkpoints") or {})
     checkpoints.setdefault("uri", f"file://{root / 'checkpoints'}")
     placed["checkpoints"] = checkpoints

@@ -32,7 +32,7 @@ from slurm_plugin.cloud.provider import (
     RefusalKind,
     Refused,
 )
-from slurm_plugin.config import LocalProvider
+from slurm_plugin.config import Config, LocalProvider
 from slurm_plugin.errors import CloudUnavailable, LocalCloudError
 
 KEEP_GONE = 3600.0
@@ -54,6 +54,22 @@ def destroy_all(state_dir: Path) -> None:
             if owner == network.owner_name(str(state_dir.resolve())):
                 network.delete_link(bridge)
     shutil.rmtree(yard.folder, ignore_errors=True)
+
+
+def from_config(config: Config, name: str | None = None) -> LocalCloud:
+    """The embedded cloud of that name in burst.yaml; ``name`` is needed only where there are several. Raises ``LocalCloudError``."""
+    found = {n: p for n, p in config.providers.items() if isinstance(p, LocalProvider)}
+    chosen = name if name is not None else next(iter(found), "")
+    if chosen not in found:
+        raise LocalCloudError(f"providers: no {chosen!r} of type local; there are: {', '.join(found) or 'none'}")
+    return LocalCloud(
+        chosen,
+        found[chosen],
+        cluster=config.cluster,
+        state_dir=config.state_dir,
+        slurm_conf=config.slurm.conf,
+        slurm_root=config.slurm.bin_dir.parent if config.slurm.bin_dir else None,
+    )
 
 
 class LocalCloud(Levers):

@@ -1,0 +1,200 @@
+"""``spotburst local``: a private cluster on this host, and the levers to play the cloud's part in it."""
+
+from __future__ import annotations
+
+import os
+import time
+from pathlib import Path
+from typing import Annotated
+
+import typer
+import yaml
+from rich.console import Console
+from rich.markup import escape
+from rich.table import Table
+
+from slurm_plugin.cloud.local.cloud import LocalCloud, from_config
+from slurm_plugin.cloud.provider import Instance, Market
+from slurm_plugin.config import find_config, load_config, parse_duration
+from slurm_plugin.errors import ConfigError, LocalCloudError
+from slurm_plugin.local_cluster.cluster import LocalCluster
+from slurm_plugin.local_cluster.settings import default_settings
+from slurm_plugin.local_cluster.sweep import clusters
+
+app = typer.Typer(
+    name="local", help="A private cluster on this host: try spotburst without a cloud.", no_args_is_help=True
+)
+console = Console(highlight=False, soft_wrap=True)
+
+DEFAULT_FOLDER = Path("/var/lib/spotburst-local")
+
+Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the cluster.", show_default=True)]
+Target = Annotated[str, typer.Argument(metavar="NODE", help="Node name or instance id.")]
+ConfigPath = Annotated[
+    Path | None,
+    typer.Option(
+        "--config", help="burst.yaml of the cluster; else that of SLURM_CONF, else that of the default folder."
+    ),
+]
+Provider = Annotated[
+    str | None, typer.Option("--provider", help="Needed only where burst.yaml has several local ones.")
+]
+
+
+@app.command()
+def up(
+    folder: Folder = DEFAULT_FOLDER,
+    nodes: Annotated[int, typer.Option(min=1, help="Spot nodes.")] = 4,
+    ondemand: Annotated[int, typer.Option(min=0, help="On-demand nodes.")] = 1,
+    gpus: Annotated[
+        int, typer.Option(min=0, max=16, help="GPUs of each node (stand-ins: CUDA_VISIBLE_DEVICES is set).")
+    ] = 1,
+    speaks: Annotated[str, typer.Option(help="Whose metadata service the nodes have: aws, gcp or azure.")] = "aws",
+    settings: Annotated[Path | None, typer.Option(help="A burst.yaml to start from, instead of these options.")] = None,
+    manager: Annotated[bool, typer.Option(help="Run spotburst's manager.")] = True,
+) -> None:
+    """Start a cluster in DIR: slurmctld, and nodes that boot when a job needs them. Needs root."""
+    if settings is not None:
+        try:
+            wanted = yaml.safe_load(settings.read_text(encoding="utf-8"))
+        except OSError as error:
+            raise ConfigError(f"{settings}: can't be read: {error.strerror}") from error
+        except yaml.YAMLError as error:
+            raise ConfigError(f"{settings}: is not YAML: {error}") from error
+        if not isinstance(wanted, dict):
+            raise ConfigError(f"{settings}: must hold keys and values (cluster:, providers:, …)")
+    else:
+        wanted = default_settings(nodes, ondemand=ondemand, gpus=gpus, speaks=speaks, grace_time=30)
+    cluster = LocalCluster(folder, wanted, manager=manager)
+    cluster.start()
+    names = ", ".join(f"{len(n.node_names)} {n.name}" for n in cluster.config.nodesets)
+    console.print(
+        f"A cluster runs in {escape(str(cluster.root))}: {names} nodes, powered down until a job needs them.\n"
+    )
+    console.print("In your shell:")
+    console.print(f"  export SLURM_CONF={escape(str(cluster.slurm_conf))}")
+    console.print(f"  export PATH={escape(cluster.environment['PATH'].split(os.pathsep)[0])}:$PATH\n")
+    console.print("Then, for example:  sbatch --gres=gpu:1 --wrap 'srun hostname; sleep 600'   sinfo   squeue")
+    console.print("Play the cloud:     spotburst local reclaim spot-1    (or vanish, cut, heal, withdraw, capacity)")
+    console.print(f"Stop:               spotburst local down {escape(str(cluster.root))}")
+
+
+@app.command()
+def down(
+    folder: Folder = DEFAULT_FOLDER,
+    everything: Annotated[
+        bool, typer.Option("--all", help="Every private cluster on this host, whatever its folder.")
+    ] = False,
+) -> None:
+    """Stop a cluster and remove all that it started; also what a killed one left. Logs and checkpoints stay."""
+    if os.geteuid() != 0:
+        raise LocalCloudError("stopping a local cluster needs root, as starting it did. Use sudo.")
+    found = clusters() if everything else [LocalCluster(folder)]
+    for cluster in found:
+        cluster.stop()
+        console.print(f"Nothing runs in {escape(str(cluster.root))} any more.")
+    if not found:
+        console.print("No private cluster is left on this host.")
+
+
+@app.command()
+def status(config: ConfigPath = None, provider: Provider = None) -> None:
+    """Machines of the local cloud, limits and refusals to come."""
+    cloud = _cloud(config, provider)
+    table = Table(box=None, pad_edge=False)
+    for heading in ("NODE", "INSTANCE", "STATE", "OFFERING", "ADDRESS", "AGE", "ENDS IN"):
+        table.add_column(heading)
+    moment = time.time()
+    for instance in cloud.instances():
+        table.add_row(
+            instance.node,
+            instance.instance_id,
+            instance.state.value,
+            instance.offering_id,
+            instance.address,
+            f"{moment - instance.launched:.0f} s",
+            "" if instance.deadline is None or not instance.billed else f"{max(0.0, instance.deadline - moment):.0f} s",
+        )
+    console.print(table)
+    for pool, limit in sorted(cloud.faults().get("limits", {}).items()):
+        console.print(f"capacity of {escape(pool)}: {limit}")
+    for refusal in cloud.faults().get("refusals", []):
+        times = "every launch" if refusal["times"] < 0 else f"the next {refusal['times']}"
+        console.print(f"to be refused with {refusal['code']}: {times} {escape(refusal['pool'] or 'of any pool')}")
+
+
+@app.command()
+def reclaim(
+    node: Target,
+    notice: Annotated[str | None, typer.Option(help="Warning, such as 30s; else what burst.yaml says.")] = None,
+    config: ConfigPath = None,
+    provider: Provider = None,
+) -> None:
+    """Take a node back, with notice: its metadata service tells, and it ends when the time is up."""
+    try:
+        seconds = None if notice is None else float(parse_duration(notice))
+    except ValueError as error:
+        raise ConfigError(f"--notice: {error}") from None
+    instance = _cloud(config, provider).reclaim(node, seconds)
+    assert instance.deadline is not None  # noqa: S101 - reclaim sets it
+    console.print(f"{_name(instance)} ends in {instance.deadline - time.time():.0f} s (notice {instance.notice_id})")
+
+
+@app.command()
+def withdraw(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
+    """Take a reclaim notice back: the node stays."""
+    console.print(f"{_name(_cloud(config, provider).withdraw(node))} stays")
+
+
+@app.command()
+def vanish(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
+    """End a node at once, without a notice."""
+    console.print(f"{_name(_cloud(config, provider).vanish(node))} is gone")
+
+
+@app.command()
+def cut(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
+    """Cut a node off the network; its processes go on."""
+    console.print(f"{_name(_cloud(config, provider).cut(node))} is off the network")
+
+
+@app.command()
+def heal(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
+    """Put a node back on the network."""
+    console.print(f"{_name(_cloud(config, provider).heal(node))} is on the network")
+
+
+@app.command()
+def capacity(
+    instance_type: Annotated[str, typer.Argument(help="As burst.yaml has it.")],
+    limit: Annotated[str, typer.Argument(help="Machines at once, or 'none' for any number.")],
+    zone: Annotated[str, typer.Option(help="As burst.yaml has it.")] = "default",
+    market: Annotated[Market, typer.Option(help="How it is bought.")] = Market.SPOT,
+    config: ConfigPath = None,
+    provider: Provider = None,
+) -> None:
+    """Let the cloud run out of something: at most LIMIT machines of a type, zone and market."""
+    if limit != "none" and not limit.isdigit():
+        raise ConfigError(f"limit {limit!r} is neither a number nor 'none'")
+    cloud = _cloud(config, provider)
+    cloud.set_capacity(zone, instance_type, market, None if limit == "none" else int(limit))
+    console.print(
+        f"{escape(zone)}/{escape(instance_type)}/{market.value}: {'any number' if limit == 'none' else limit}"
+    )
+
+
+def _cloud(config: Path | None, provider: str | None) -> LocalCloud:
+    if config is None:
+        try:
+            config = find_config()
+        except ConfigError:
+            config = DEFAULT_FOLDER / "etc" / "burst.yaml"
+            if not config.is_file():
+                raise LocalCloudError(
+                    "no local cluster found: export SLURM_CONF as 'spotburst local up' showed, or name burst.yaml with --config"
+                ) from None
+    return from_config(load_config(config), provider)
+
+
+def _name(instance: Instance) -> str:
+    return f"{instance.node} ({instance.instance_id})"

@@ -1,0 +1,25 @@
+"""Clusters whose owner was killed before it could take them down."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+from slurm_plugin.cloud.local import network
+from slurm_plugin.cloud.local.state import Process, read_json
+from slurm_plugin.local_cluster.cluster import LocalCluster
+
+
+def clusters() -> list[LocalCluster]:
+    """All private clusters on this host of which something is left, found by their bridges."""
+    return [LocalCluster(Path(state_dir).parent) for _, state_dir in network.owned_bridges()]
+
+
+def sweep() -> list[Path]:
+    """Take down clusters whose owner was killed before it could; their folders."""
+    swept = []
+    for cluster in clusters():
+        owner = Process.from_dict(read_json(cluster.daemons.notes / "owner.json"))
+        if owner is not None and not owner.alive():
+            cluster.stop()
+            swept.append(cluster.root)
+    return swept
