@@ -21,7 +21,7 @@ from pathlib import Path
 from job_wrapper.errors import SpotburstError, UsageError
 from job_wrapper.node_config import NodeConfig, load_node_config
 from job_wrapper.notice.choose import cloud_watcher
-from job_wrapper.notice.file import HEARTBEAT_SECONDS, beat, write_notice
+from job_wrapper.notice.file import HEARTBEAT_SECONDS, beat, read_notice, write_notice
 from job_wrapper.notice.types import Notice
 from job_wrapper.run.rules import TAKES_AWAY
 
@@ -137,9 +137,6 @@ class Agent:
 
     def run(self) -> None:
         """Do what is wanted until ``end``."""
-        # What an earlier agent left says nothing about now: a notice that still stands is heard again.
-        with contextlib.suppress(OSError):
-            self._file.unlink(missing_ok=True)
         while True:
             with self._changed:
                 if self._ended:
@@ -190,12 +187,16 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = arguments.node or settings.node
         if not name:
             raise UsageError("this node's name is not known: give --node NAME, or put it into /etc/spotburst/node.json")
-        watcher = cloud_watcher(settings, log)
+        # A notice that an earlier agent put there stands until the cloud no longer gives it.
+        known = read_notice(Path(settings.notice_file))
+        watcher = cloud_watcher(settings, log, known=known)
         if watcher is None:
             raise UsageError(
                 "this node's settings name no provider, so there is nothing to watch (node.json: provider)"
             )
         agent = Agent(settings, Node(name, settings.slurm_bin), log)
+        if known is not None:
+            agent.heard(known)  # its drain may not have been done
         done = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: done.set())

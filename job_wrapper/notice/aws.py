@@ -93,7 +93,10 @@ def parse_rebalance(body: str, now: float) -> Notice:
 
 
 class AwsWatcher:
-    """Asks every second (AWS advises 5 s; a second costs nothing and may be the one that counts)."""
+    """Asks every second (AWS advises 5 s; a second costs nothing and may be the one that counts).
+
+    ``known`` is a notice that was emitted before, by a watcher that this one takes over from.
+    """
 
     def __init__(
         self,
@@ -101,6 +104,7 @@ class AwsWatcher:
         *,
         interval: float = 1.0,
         asleep: Callable[[], bool] = lambda: False,
+        known: Notice | None = None,
         log: Callable[[str], None] = lambda text: None,
         clock: Callable[[], float] = time.time,
     ) -> None:
@@ -109,7 +113,7 @@ class AwsWatcher:
         self._asleep = asleep
         self._log = log
         self._clock = clock
-        self._current: Notice | None = None
+        self._current = known
         self._misses = 0
         self._rebalance = ""
         self._fault = ""

@@ -7,13 +7,16 @@ from collections.abc import Callable
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.notice.file import FileWatcher, agent_alive
-from job_wrapper.notice.types import Watcher
+from job_wrapper.notice.types import Notice, Watcher
 
 PROVIDERS = ("", "aws")
 
 
 def cloud_watcher(
-    node: NodeConfig, log: Callable[[str], None], asleep: Callable[[], bool] = lambda: False
+    node: NodeConfig,
+    log: Callable[[str], None],
+    asleep: Callable[[], bool] = lambda: False,
+    known: Notice | None = None,
 ) -> Watcher | None:
     """The watcher of the node's provider; None for a node of no cloud. Raises ``UsageError`` for one that is not known."""
     if not node.provider:
@@ -21,7 +24,7 @@ def cloud_watcher(
     if node.provider == "aws":
         from job_wrapper.notice.aws import AwsWatcher
 
-        return AwsWatcher(node.metadata_url, log=log, asleep=asleep)
+        return AwsWatcher(node.metadata_url, log=log, asleep=asleep, known=known)
     raise UsageError(
         f"this node's settings name the provider {node.provider!r}; known here: {', '.join(filter(None, PROVIDERS))}"
     )

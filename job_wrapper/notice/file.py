@@ -65,6 +65,14 @@ def write_notice(path: Path, notice: Notice) -> None:
     temporary.replace(path)
 
 
+def read_notice(path: Path) -> Notice | None:
+    """The notice that stands there; None where there is none that can be read."""
+    try:
+        return Notice.from_json(path.read_text(encoding="utf-8"))
+    except (OSError, ValueError, KeyError, TypeError):
+        return None
+
+
 def beat(notice_file: Path) -> None:
     """Tell that the agent looks."""
     path = notice_file.with_name(HEARTBEAT)

@@ -99,6 +99,8 @@ class Attempt:
         self.roots: tuple[Path, ...] = ()
         self.epoch = 0
         self.restored: CommitRef | None = None
+        self.parts: dict[str, ObjectRef] = {}
+        """The program's own parts in the newest commit."""
         self.completed: int | None = None
         self._resumed: dict[str, Any] = {}
         """What the next entry tells of the restore, once the program is going again."""
@@ -233,6 +235,7 @@ class Attempt:
         began = self.clock()
         manifest = read_manifest(self.store, commit.manifest)
         reference = manifest.parts.get(PART)
+        self.parts = {name: ref for name, ref in manifest.parts.items() if name != PART}
         self._base = reference
         if reference is not None and self.roots:
             from job_wrapper.state_restore import restore
@@ -324,6 +327,8 @@ class Attempt:
         began = self.clock()
         claim, parts = self._claim, dict(asked.parts)
         for name, reference in parts.items():
+            if name == PART:
+                raise UsageError(f"part {name}: this name is the wrapper's own")
             if not reference.key.startswith(claim.data_prefix + "/"):
                 raise UsageError(f"part {name}: {reference.key} was not written by this attempt ({claim.data_prefix})")
         if self.roots:
@@ -331,9 +336,12 @@ class Attempt:
             if self._base is not None:
                 base = read_part(self.store, self._base)
             parts[PART] = save(self.store, claim.data_prefix, self.roots, base=base, max_size=self.options.max_size)
+        step = asked.step if asked.step is not None else self.completed
+        if asked.carry and self._claim.entry.summary.commits:
+            parts |= self.parts
+            step = self._claim.entry.summary.commits[-1].step
         if not parts:
             raise UsageError("a checkpoint without any part")
-        step = asked.step if asked.step is not None else self.completed
         manifest = write_manifest(self.store, self.run, self.epoch, claim.data_prefix, step=step, parts=parts)
         body: dict[str, Any] = {
             "reason": asked.reason,
@@ -344,8 +352,8 @@ class Attempt:
         if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)
         entry: Entry = claim.commit(manifest, step=step, body=body)
-        if self.roots:
-            self._base = parts[PART]
+        self._base = parts.pop(PART, None)
+        self.parts = parts
         return entry, self.clock() - began
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:

@@ -28,6 +28,8 @@ class Desk:
         self.request: ev.Ask | None = None
         self.in_flight: ev.Save | None = None
         self.settled = False
+        self.has_parts = False
+        """Checkpoints of this run hold parts of the program's own: one of the state directories alone would be restored without them."""
         self.last_commit = 0.0
         """Seconds that the last commit took."""
         self.next_save: float | None = None
@@ -49,8 +51,8 @@ class Desk:
 
     @property
     def saves_files(self) -> bool:
-        """There are state directories, and this rank commits."""
-        return self.rules.state_dirs and self.rules.commits
+        """The state directories can be committed alone."""
+        return self.rules.state_dirs and self.rules.commits and not self.has_parts
 
     # Asking
 
@@ -71,7 +73,7 @@ class Desk:
             self._enqueue(ev.Save(None, None, {}, reason, urgent, answered=now))
             return []
         self.settled = self.settled or urgent
-        if self._said_nothing_to_save or not self.rules.commits:
+        if self._said_nothing_to_save or not self.rules.commits or self.has_parts:
             return []
         self._said_nothing_to_save = True
         return [ev.Say("nothing to save: the program has not subscribed and there is no --state-dir")]
@@ -79,7 +81,8 @@ class Desk:
     def save_files(self, reason: str, urgent: bool, now: float) -> None:
         """Commit the state directories without the program's word; those who acknowledged are answered with it."""
         seq = self.request.seq if self.request is not None else None
-        self._enqueue(ev.Save(seq, None, {}, reason, urgent, tuple(sorted(self._acked)), self._asked_at, now))
+        asked = self._asked_at if self.request is not None else None
+        self._enqueue(ev.Save(seq, None, {}, reason, urgent, tuple(sorted(self._acked)), asked, now, self.has_parts))
         self._forget_request()
 
     # The program's words
@@ -105,6 +108,8 @@ class Desk:
         """The state directories are consistent."""
         if not self.saves_files:
             why = "no state directory was given (--state-dir): there is nothing to save"
+            if self.has_parts:
+                why = "checkpoints of this run hold parts of the program's own: commit those (checkpoint.commit), the files go with them"
             if not self.rules.commits:
                 why = "only the wrapper of rank 0 commits"
             if self.request is not None and event.seq == self.request.seq:
@@ -128,6 +133,7 @@ class Desk:
         """Parts are in the store."""
         if not self.rules.commits:
             return [failed(event.client, event.seq, "only the wrapper of rank 0 commits")]
+        self.has_parts = True
         request, clients = self.request, {event.client}
         save = ev.Save(event.seq, event.step, event.parts, "program", False, (event.client,), None, now)
         if request is not None and event.seq is not None and event.seq >= request.seq:

@@ -15,7 +15,12 @@ from job_wrapper.store.io_types import ObjectRef
 
 
 class Ready(NamedTuple):
-    """The run is claimed and the state directories are restored: the program may start."""
+    """The run is claimed and the state directories are restored: the program may start.
+
+    ``parts``: its newest checkpoint holds parts of the program's own.
+    """
+
+    parts: bool = False
 
 
 class GiveUp(NamedTuple):
@@ -171,6 +176,8 @@ class Save(NamedTuple):
     """When the program was asked."""
     answered: float | None = None
     """When it answered."""
+    carry: bool = False
+    """Keep the parts of the last commit: the program is gone, only its files are newer."""
 
 
 class Answer(NamedTuple):

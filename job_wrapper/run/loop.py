@@ -63,7 +63,6 @@ class Wrapper:
         self._oom_before = oom_kills()
         self._exit_seen = False
         self._collect_wanted = False
-        self._notice: Notice | None = None
         self._code: int | None = None
         self._server = Server(self._selector)
 
@@ -158,8 +157,6 @@ class Wrapper:
         self._event(ev.Exited(status, oom))
 
     def _result(self, item: Any) -> None:
-        if isinstance(item, ev.Heard):
-            self._notice = item.notice
         if isinstance(item, BaseException):
             # A fault of our own in a worker: never silently lost, never the end of the program.
             self.say(f"internal error: {type(item).__name__}: {item}")
@@ -232,7 +229,9 @@ class Wrapper:
         elif isinstance(action, ev.Answer):
             self._server.send(action.client, action.message)
         elif isinstance(action, ev.Save):
-            self._store.submit(lambda: self._commit(action))
+            interruption = self.machine.interruption
+            notice = interruption.notice if interruption is not None and action.urgent else None
+            self._store.submit(lambda: self._commit(action, notice))
         elif isinstance(action, ev.QueryJob):
             self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
         elif isinstance(action, ev.Requeue):
@@ -285,11 +284,10 @@ class Wrapper:
             return ev.GiveUp(int(error.exit_code), error.reason, str(error))
         except Exception as error:
             return ev.GiveUp(1, "Internal", f"internal error: {type(error).__name__}: {error}")
-        return ev.Ready()
+        return ev.Ready(bool(self.attempt.parts))
 
-    def _commit(self, save: ev.Save) -> ev.Event:
+    def _commit(self, save: ev.Save, notice: Notice | None) -> ev.Event:
         try:
-            notice = self._notice if save.urgent else None
             entry, seconds = self.attempt.commit(save, notice)
         except Fenced:
             return ev.IsFenced(self.attempt.newer_epoch())

@@ -103,9 +103,10 @@ class Machine:
 
     # Events
 
-    def _on_ready(self, _: ev.Ready, now: float) -> Actions:
+    def _on_ready(self, event: ev.Ready, now: float) -> Actions:
         if self.phase is not Phase.STARTING:
             return []
+        self.desk.has_parts = event.parts
         self.phase = Phase.RUNNING
         self.desk.next_save = now + self.rules.interval
         return [ev.Start()]
@@ -139,12 +140,13 @@ class Machine:
 
     def _on_commitfailed(self, event: ev.CommitFailed, now: float) -> Actions:
         interruption, keep_trying = self.interruption, False
-        if self.phase is Phase.FINISHING:
-            keep_trying = now + RETRY_WAIT < self._since + END_WAIT
-        elif interruption is not None and interruption.verdict is not Verdict.GO_ON:
+        if interruption is not None and interruption.verdict is not Verdict.GO_ON:
             keep_trying = now + RETRY_WAIT < interruption.leave_by()
+        elif self.phase is Phase.FINISHING:
+            keep_trying = now + RETRY_WAIT < self._since + END_WAIT
         actions = self.desk.commit_failed(event, keep_trying, now)
-        if self._final_save and self.desk.in_flight is None and self.finished is None:
+        ends_here = interruption is not None and interruption.ends_here
+        if self._final_save and not self.desk.busy and self.finished is None and not ends_here:
             return actions + self._end(Finished(ExitCode.CHECKPOINT_FAILED, "CheckpointFailed"), now)
         return actions
 
@@ -196,12 +198,12 @@ class Machine:
     def _on_jobseen(self, event: ev.JobSeen, now: float) -> Actions:
         self._querying = False
         view, interruption = event.view, self.interruption
-        if interruption is None or (interruption.ends_here and self.phase is not Phase.LEAVING):
+        if interruption is None or (interruption.ends_here and not self._requeues):
             return []
         if view is None:
             self._query_at = now + ASK_SLURM_AGAIN
             return []
-        if self.phase is Phase.LEAVING:
+        if self._requeues:
             return self._requeue(view)
         if interruption.verdict is not Verdict.UNKNOWN:
             return []
@@ -320,12 +322,9 @@ class Machine:
         desk = self.desk
         if now >= interruption.leave_by():
             desk.settled = True
-        elif now >= interruption.answer_by(desk.last_commit) and not desk.busy:
-            if desk.saves_files:
-                # The program does not answer: what its state directories hold is better than nothing.
-                desk.save_files(interruption.reason, True, now)
-            else:
-                desk.settled = True
+        elif now >= interruption.answer_by(desk.last_commit) and not desk.busy and desk.saves_files:
+            # The program does not answer: what its state directories hold is better than nothing.
+            desk.save_files(interruption.reason, True, now)
 
     def _finish(self, now: float) -> Actions:
         """The program is gone: first what it committed, then what its end means."""
@@ -342,13 +341,19 @@ class Machine:
             if interruption is None or not interruption.ends_here:
                 self.interruption = Interruption("ProgramKilled", now, self._verdict(), code=128 + signal.SIGKILL)
             return [ev.Say("the program was killed from outside (SIGKILL)"), *self._leave(now)]
-        if finished.code != 0 and interruption is not None:
-            # Signals that reach a program's helpers make it fail: where it is interrupted, that is the interruption's doing.
+        if interruption is not None:
+            # A program that ends while it is asked to save for an interruption may have ended because of it, with whatever code: signals
+            # reach its helpers, or it saves and leaves by habit. Taken for its own end the work left would be lost without a word;
+            # taken for the interruption's, at worst the steps since the last commit are done again.
             if interruption.verdict is Verdict.UNKNOWN and now < self._since + VERDICT_WAIT:
+                return []
+            if interruption.ends_here and finished.code == 0 and desk.saves_files and not self._final_save:
+                self._final_save = True
+                desk.save_files(interruption.reason, True, now)
                 return []
             if interruption.ends_here:
                 return self._leave(now)
-        if finished.code == 0 and desk.saves_files and not self._final_save:
+        if finished.code == 0 and self.rules.state_dirs and self.rules.commits and not self._final_save:
             # The last files of a finished program may be on a node that goes away: they are committed too.
             self._final_save = True
             desk.save_files("finished", False, now)
@@ -374,7 +379,7 @@ class Machine:
         interruption = self.interruption
         if interruption is None or (not self._written and now < self._write_by):
             return []
-        if interruption.verdict is Verdict.REQUEUE:
+        if self._requeues:
             if self._requeueing or self._query_at is not None:
                 return []
             return self._query()
@@ -395,6 +400,11 @@ class Machine:
         ]
 
     # Small parts
+
+    @property
+    def _requeues(self) -> bool:
+        interruption = self.interruption
+        return self.phase is Phase.LEAVING and interruption is not None and interruption.verdict is Verdict.REQUEUE
 
     def _interrupt(self, interruption: Interruption, now: float) -> Actions:
         self.interruption = interruption

@@ -23,6 +23,9 @@ NO_DEADLINE = 20.0
 """Seconds given to a checkpoint when nobody tells a deadline: below Slurm's default KillWait (30 s)."""
 
 
+SHORTEST = 4.0
+"""Seconds given to a checkpoint even where the deadline has passed already (AWS: hibernation comes without lead)."""
+
 MAX_SIZE = 1 << 40
 """Default of --max-size in bytes."""
 
@@ -77,14 +80,15 @@ class Interruption:
         """When to stop waiting for the program: early enough to commit what there is without it."""
         if self.deadline is None:
             return self.arrived + NO_DEADLINE
-        window = max(0.0, self.deadline - self.arrived)
-        return self.deadline - min(max(10.0, 2 * last_commit + 5.0), window / 2)
+        window = max(SHORTEST, self.deadline - self.arrived)
+        return self.arrived + window - min(max(10.0, 2 * last_commit + 5.0), window / 2)
 
     def leave_by(self) -> float:
         """When to leave without a checkpoint that is still being committed: the requeue must be through before the end."""
         if self.deadline is None:
             return self.arrived + NO_DEADLINE + 5.0
-        return self.deadline - min(5.0, max(0.0, self.deadline - self.arrived) / 4)
+        window = max(SHORTEST, self.deadline - self.arrived)
+        return self.arrived + window - min(5.0, window / 4)
 
 
 def judge_signal(view: JobView, rules: Rules) -> tuple[Verdict, str, float | None]:

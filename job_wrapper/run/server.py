@@ -53,8 +53,10 @@ class Server:
         connection = self._connections.get(key.data[1])
         if connection is None:
             return []
-        if mask & selectors.EVENT_WRITE and not self._flush(connection):
-            return [self._drop(connection)]
+        if mask & selectors.EVENT_WRITE:
+            if not self._flush(connection):
+                return [self._drop(connection)]
+            self._watch(connection)
         return self._read(connection) if mask & selectors.EVENT_READ else []
 
     def drain(self) -> list[tuple[int, dict[str, Any] | None]]:
@@ -66,7 +68,7 @@ class Server:
         return heard
 
     def send(self, client: int, message: dict[str, Any]) -> None:
-        """Without waiting; a client that is gone is passed over."""
+        """Without waiting; a client that is gone is passed over (that it is, the next read tells)."""
         connection = self._connections.get(client)
         if connection is None:
             return

@@ -47,16 +47,17 @@ class Worker:
         self._results = results
         self._tasks: queue.SimpleQueue[Callable[[], Any]] = queue.SimpleQueue()
         self._thread: threading.Thread | None = None
-        self._waiting = 0
+        self._submitted = 0
+        self._done = 0
 
     @property
     def idle(self) -> bool:
-        """Nothing is being done or waits."""
-        return self._waiting == 0
+        """Nothing is being done or waits. (Each count is written by one thread only.)"""
+        return self._submitted == self._done
 
     def submit(self, task: Callable[[], Any]) -> None:
         """Do it after what was submitted before. What it returns, unless None, goes to the results."""
-        self._waiting += 1
+        self._submitted += 1
         self._tasks.put(task)
         if self._thread is None:
             self._thread = threading.Thread(target=self._work, name=self._name, daemon=True)
@@ -69,6 +70,6 @@ class Worker:
                 result = task()
             except BaseException as error:
                 result = error
-            self._waiting -= 1
             if result is not None:
                 self._results.put(result)
+            self._done += 1
