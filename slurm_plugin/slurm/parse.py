@@ -19,7 +19,7 @@ from typing import Any, TypeVar
 
 import structlog
 
-from slurm_plugin.errors import ConfigError, SlurmUnavailable
+from slurm_plugin.errors import SlurmUnavailable
 from slurm_plugin.slurm.hostlist import expand
 from slurm_plugin.slurm.records import Job, Node, Partition
 
@@ -75,7 +75,7 @@ def _readable(items: list[Any], read: Callable[[Any], Record], what: str, comman
     for item in items:
         try:
             records.append(read(item))
-        except (LookupError, TypeError, ValueError, AttributeError, ConfigError) as error:
+        except Exception as error:  # whatever is wrong with one record, the others are read
             fault = error
             log.warning(
                 "unreadable record left out", command=command, kind=what, error=str(error), record=str(item)[:200]

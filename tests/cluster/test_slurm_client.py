@@ -4,31 +4,26 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterator
-from pathlib import Path
 
 import pytest
 
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.records import Job, Node
-from tests.fixtures import debian13
-from tests.fixtures.private_slurm import PrivateSlurm, debian12_missing, wait_for
+from tests.fixtures.private_slurm import VERSIONS, PrivateSlurm, private_slurm, wait_for
 
 pytestmark = pytest.mark.cluster
 
 PORTS = {"22.05": 21001, "24.11": 21011}
 
 
-def _start(version: str, folder: Path) -> PrivateSlurm:
-    missing = debian12_missing() if version == "22.05" else debian13.missing()
-    if missing:
-        pytest.skip(f"Slurm {version}: {missing}")
-    return PrivateSlurm(folder, PORTS[version], None if version == "22.05" else debian13.debian13()).start()
-
-
-@pytest.fixture(scope="module", params=["22.05", "24.11"])
+@pytest.fixture(scope="module", params=VERSIONS)
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSlurm]:
-    private = _start(request.param, tmp_path_factory.mktemp("slurm") / f"v{request.param.replace('.', '')}")
+    folder = tmp_path_factory.mktemp("slurm") / f"v{request.param.replace('.', '')}"
+    private = private_slurm(request.param, folder, PORTS[request.param])
+    if isinstance(private, str):
+        pytest.skip(private)
+    private.start()
     try:
         yield private
     finally:
