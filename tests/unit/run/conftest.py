@@ -1,0 +1,167 @@
+"""A real wrapper as a process, with a POSIX store; where a test says so also commands named squeue and scontrol that answer and record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import textwrap
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from job_wrapper.store import Entry, Kind, RunLog, open_store
+
+_WRAPPER = "import sys; from job_wrapper.run import main; sys.exit(main(sys.argv[1:]))"
+_FAKE = """#!/bin/sh
+# Records its call; squeue answers the line in the file "view", scontrol does what "requeue" says.
+echo "$(basename "$0") $*" >> "$FAKE/calls"
+case "$(basename "$0") $1" in
+squeue*) [ -s "$FAKE/view" ] && cat "$FAKE/view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
+"scontrol requeue") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
+  echo "COMPLETING;1;N/A;1;1;N/A;N/A;" > "$FAKE/view" ;;
+esac
+"""
+
+
+class Room:
+    """One test's store, node settings and processes."""
+
+    def __init__(self, path: Path) -> None:
+        self.path = path
+        self.fake = path / "fake"
+        self.fake.mkdir()
+        for name in ("squeue", "scontrol"):
+            (self.fake / name).write_text(_FAKE)
+            (self.fake / name).chmod(0o755)
+        self.store = path / "store"
+        self.store.mkdir()
+        self.uri = f"file://{self.store}"
+        self.notice_file = path / "notice.json"
+        self.node: dict[str, Any] = {"cluster": "c", "node": "n1", "notice_file": str(self.notice_file)}
+        self.processes: list[subprocess.Popen[bytes]] = []
+
+    @staticmethod
+    def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> Any:
+        """Until it is true."""
+        end = time.monotonic() + seconds
+        while time.monotonic() < end:
+            found = what()
+            if found:
+                return found
+            time.sleep(0.02)
+        raise AssertionError("did not happen in time")
+
+    def environ(self, restarts: int = 0, **more: str) -> dict[str, str]:
+        """As srun gives it."""
+        (self.path / "node.json").write_text(json.dumps(self.node))
+        base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SPOTBURST_"))}
+        base |= {
+            "SPOTBURST_NODE_CONFIG": str(self.path / "node.json"),
+            "FAKE": str(self.fake),
+            "PATH": f"{self.fake}:{base['PATH']}",
+            "SLURM_JOB_ID": "12",
+            "SLURM_CLUSTER_NAME": "c",
+            "SLURM_STEP_ID": "0",
+            "SLURM_PROCID": "0",
+        }
+        if restarts:
+            base["SLURM_RESTART_COUNT"] = str(restarts)
+        return {k: v for k, v in (base | more).items() if v != "-"}
+
+    def view(
+        self, state: str = "RUNNING", restarts: int = 0, preempt: str = "N/A", requeue: int = 1, batch: int = 1
+    ) -> None:
+        """What squeue answers from now on."""
+        end = "9999999999" if preempt == "N/A" else str(int(time.time()) + 30)
+        (self.fake / "view.new").write_text(f"{state};{restarts};{preempt};{requeue};{batch};1000;{end};\n")
+        (self.fake / "view.new").replace(self.fake / "view")
+
+    def preempt(self) -> None:
+        """Slurm preempts the job now."""
+        self.view(preempt=str(int(time.time())))
+
+    def calls(self, command: str = "scontrol") -> list[str]:
+        """Calls of that command so far."""
+        try:
+            lines = (self.fake / "calls").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+        return [line for line in lines if line.startswith(command)]
+
+    def start(
+        self, program: str | list[str], *options: str, slurm: bool = True, **environ: str
+    ) -> subprocess.Popen[bytes]:
+        """Start the wrapper. A text is a Python program, a list a command."""
+        if slurm and not (self.fake / "view").exists():
+            self.view()
+        command = program
+        if isinstance(program, str):
+            file = self.path / "program.py"
+            file.write_text(textwrap.dedent(program))
+            command = [sys.executable, str(file)]
+        restarts = int(environ.pop("restarts", "0"))
+        env = self.environ(restarts, **environ)
+        named: list[str] = []
+        if not slurm:
+            env = {k: v for k, v in env.items() if not k.startswith("SLURM_")}
+            named = [] if "--run" in options else ["--run", "here"]
+        uri = [] if "--uri" in options else ["--uri", self.uri]
+        process = subprocess.Popen(
+            [sys.executable, "-c", _WRAPPER, *uri, *named, *options, "--", *command],
+            env=env,
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.PIPE,
+            cwd=self.path,
+        )
+        self.processes.append(process)
+        return process
+
+    def run(self, program: str | list[str], *options: str, slurm: bool = True, **environ: str) -> tuple[int, str, str]:
+        """Start, wait, and return exit code, stdout, stderr."""
+        return self.end(self.start(program, *options, slurm=slurm, **environ))
+
+    def end(self, process: subprocess.Popen[bytes], seconds: float = 40.0) -> tuple[int, str, str]:
+        """Wait for its end."""
+        out, err = process.communicate(timeout=seconds)
+        return process.returncode, out.decode(), err.decode()
+
+    def log(self, run: str = "c/12/main") -> list[Entry]:
+        """The run's log."""
+        return RunLog(open_store(self.uri, prove=False), run).entries()
+
+    def kinds(self, run: str = "c/12/main") -> list[str]:
+        """Its kinds of entries."""
+        return [entry.kind.value for entry in self.log(run)]
+
+    def commits(self, run: str = "c/12/main") -> list[Entry]:
+        """Its commits."""
+        return [entry for entry in self.log(run) if entry.kind is Kind.COMMIT]
+
+    def notice(self, seconds: float = 60.0, kind: str = "reclaim") -> None:
+        """The node agent writes a notice."""
+        from job_wrapper.notice.file import write_notice
+        from job_wrapper.notice.types import Notice
+
+        now = time.time()
+        write_notice(self.notice_file, Notice("aws", kind, f"{kind}@{now}", now, now + seconds))  # type: ignore[arg-type]
+
+
+@pytest.fixture
+def room(tmp_path: Path) -> Iterator[Room]:
+    """Everything it started is gone afterwards."""
+    room = Room(tmp_path)
+    yield room
+    for process in room.processes:
+        if process.poll() is None:
+            process.send_signal(signal.SIGKILL)
+            process.wait()
+        for stream in (process.stdout, process.stderr):
+            if stream is not None:
+                stream.close()
