@@ -328,15 +328,15 @@ class LocalCluster:
             time.sleep(every)
 
     def diagnostics(self, lines: int = 25) -> str:
-        """Nodes, jobs and the ends of all logs."""
+        """Nodes, jobs and the ends of all logs (``*.out`` repeats what the log has, unless there is none)."""
         parts = []
         if self.daemons.alive("slurmctld"):
             views = (("sinfo", "-N", "-l"), ("squeue", "-l"), ("scontrol", "show", "jobs", "-o"))
             parts += [f"== {' '.join(view)}\n{self.run(*view, check=False)}" for view in views]
         logs = [*sorted(self.log.glob("*")), *sorted((self._state_dir() / "local" / "instances").glob("i-*/*.*"))]
         for path in logs:
-            text = path.read_text(encoding="utf-8", errors="replace") if path.suffix in (".log", ".out") else ""
-            if text:
+            if path.suffix == ".log" or (path.suffix == ".out" and not path.with_suffix(".log").exists()):
+                text = path.read_text(encoding="utf-8", errors="replace")
                 parts.append(f"== {path}\n" + "\n".join(text.splitlines()[-lines:]))
         return "\n".join(parts)
 

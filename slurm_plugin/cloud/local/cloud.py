@@ -283,6 +283,7 @@ class LocalCloud(Levers):
             "gateway": str(self.gateway),
             "bridge": self.config.bridge,
             "cable": "sbv" + instance_id[-11:],
+            "hosts_file": str(self.yard.hosts),
             "speaks": self.config.speaks,
             "boot_time": self.config.boot_time,
             "node_json": json.dumps(node_config, indent=1, sort_keys=True) + "\n",

@@ -17,9 +17,13 @@ ALIAS = "spotburst "
 
 def ip(*words: str, stdin: str | None = None) -> str:
     """Run ``ip``; raises ``OSError`` with its own words."""
-    done = subprocess.run(["ip", *words], input=stdin, capture_output=True, text=True, check=False)
+    return _run("ip", *words, stdin=stdin)
+
+
+def _run(*command: str, stdin: str | None = None) -> str:
+    done = subprocess.run(list(command), input=stdin, capture_output=True, text=True, check=False)
     if done.returncode != 0:
-        raise OSError(f"ip {' '.join(words)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
+        raise OSError(f"{' '.join(command)}: {done.stderr.strip() or f'exit status {done.returncode}'}")
     return done.stdout
 
 
@@ -108,8 +112,8 @@ def plug_in(cable: str, bridge: str, pid: int, address: IPv4Address) -> None:
 
 def set_forwarding(cable: str, on: bool) -> None:
     """Cut the cable at the bridge or mend it. What is sent over a cut one vanishes, as in a real network: no error tells of it."""
-    # Port states of a bridge: 0 disabled, 3 forwarding.
-    ip("link", "set", "dev", cable, "type", "bridge_slave", "state", "3" if on else "0")
+    # States of a bridge's port: 0 disabled, 3 forwarding. The same words to "ip link set … type bridge_slave" do nothing.
+    _run("bridge", "link", "set", "dev", cable, "state", "3" if on else "0")
 
 
 def configure_inside(address: IPv4Address, prefix: int, gateway: IPv4Address, metadata: str) -> None:

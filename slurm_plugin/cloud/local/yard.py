@@ -6,6 +6,7 @@ import contextlib
 import os
 import shutil
 import signal
+import socket
 import subprocess
 import sys
 import time
@@ -69,6 +70,23 @@ class Yard:
         draft.mkdir()
         write_json(draft / "instance.json", spec)
         draft.rename(self.places / instance_id)
+        self._write_hosts(spec)
+
+    @property
+    def hosts(self) -> Path:
+        """What the machines have as /etc/hosts."""
+        return self.folder / "hosts"
+
+    def _write_hosts(self, newest: dict[str, Any]) -> None:
+        """The living machines' names, newest first, then the host's own. In place: machines have this very file mounted."""
+        living = [m.spec for m in reversed(self.machines()) if not m.gone]
+        lines = [f"{newest['gateway']} {socket.gethostname()}", *(f"{s['address']} {s['node']}" for s in living)]
+        with contextlib.suppress(OSError):
+            lines += Path("/etc/hosts").read_text(encoding="utf-8", errors="replace").splitlines()
+        text = "\n".join(lines) + "\n"
+        with self.hosts.open("r+b" if self.hosts.exists() else "wb") as file:
+            file.write(text.encode())
+            file.truncate()
 
     def start(self, instance_id: str) -> None:
         """Set the process going that makes the machine. More than one does no harm."""

@@ -1,0 +1,68 @@
+"""Real Slurm clusters for tests: each its own munged, slurmctld, network and machines; taken down whatever happens."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from slurm_plugin.cloud.local.host import require
+from slurm_plugin.errors import LocalCloudError
+from slurm_plugin.local_cluster.cluster import COMMANDS, LocalCluster
+from slurm_plugin.local_cluster.settings import default_settings
+from slurm_plugin.local_cluster.sweep import sweep
+
+MakeCluster = Callable[..., LocalCluster]
+
+
+@pytest.fixture(scope="session")
+def able() -> None:
+    """Skip where no private cluster can run; take down what killed test runs have left."""
+    try:
+        require(COMMANDS)
+    except LocalCloudError as error:
+        pytest.skip(str(error))
+    sweep()
+
+
+def _maker(folder: Path, stack: ExitStack) -> MakeCluster:
+    made = 0
+
+    def make(
+        nodes: int = 2,
+        *,
+        manager: bool = True,
+        settings: dict[str, Any] | None = None,
+        site: dict[str, Any] | None = None,
+        **wanted: Any,
+    ) -> LocalCluster:
+        """``wanted`` as in ``default_settings``; ``settings`` replaces it all; ``site`` as in ``render.Site``."""
+        nonlocal made
+        made += 1
+        plan = settings if settings is not None else default_settings(nodes, **wanted)
+        return stack.enter_context(LocalCluster(folder / f"c{made}", plan, manager=manager, **(site or {})))
+
+    return make
+
+
+@pytest.fixture
+def make_cluster(able: None, tmp_path: Path) -> Iterator[MakeCluster]:
+    """Makes clusters that end with the test."""
+    with ExitStack() as stack:
+        yield _maker(tmp_path, stack)
+
+
+@pytest.fixture(scope="module")
+def make_module_cluster(able: None, tmp_path_factory: pytest.TempPathFactory) -> Iterator[MakeCluster]:
+    """Makes clusters that end with the module."""
+    with ExitStack() as stack:
+        yield _maker(tmp_path_factory.mktemp("cluster"), stack)
+
+
+@pytest.fixture
+def cluster(make_cluster: MakeCluster) -> LocalCluster:
+    """Two spot nodes with one GPU each, and the manager."""
+    return make_cluster(2)

@@ -1,0 +1,233 @@
+"""A node of the embedded cloud is a Slurm node like any other, and fails like one. Without the manager: the tests launch by hand."""
+
+from __future__ import annotations
+
+import json
+import socket
+import subprocess
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.cloud.local.cloud import LocalCloud
+from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest
+from slurm_plugin.local_cluster.cluster import LocalCluster
+
+pytestmark = pytest.mark.cluster
+
+AWS = r"""
+token() { curl -sS -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token; }
+metadata() { curl -sS -o /dev/stdout -w ' %{http_code}\n' -H "X-aws-ec2-metadata-token: $(token)" "http://169.254.169.254/latest/meta-data/$1"; }
+"""
+
+
+@pytest.fixture(scope="module")
+def cluster(make_module_cluster) -> Iterator[LocalCluster]:
+    yield make_module_cluster(3, manager=False, suspend_timeout=1)
+
+
+@pytest.fixture
+def cloud(cluster: LocalCluster) -> LocalCloud:
+    return cluster.cloud()
+
+
+def boot(cluster: LocalCluster, *nodes: str) -> list[str]:
+    """What the manager does for a node that a job needs. Returns instance ids."""
+    offering = cluster.config.offerings_of(cluster.config.nodesets[0])[0]
+    names = ",".join(nodes)
+    cluster.run("scontrol", "update", f"nodename={names}", "state=power_up")
+    # 22.05 forgets a machine that registers before its power thread has taken up the request.
+    cluster.wait_for(
+        lambda: all("POWERING_UP" in f for f in flags(cluster, *nodes)), 10, "Slurm to ask for the machines"
+    )
+    boots = time.time_ns()
+    answers = cluster.cloud().launch([LaunchRequest(f"{n}-{boots}", n, "spot", offering) for n in nodes])
+    assert all(isinstance(a, Launched) for a in answers)
+    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle"}, 30, f"{names} to register")
+    return [a.instance_id for a in answers if isinstance(a, Launched)]
+
+
+def states(cluster: LocalCluster, *nodes: str) -> set[str]:
+    return set(cluster.run("sinfo", "-h", "-N", "-o", "%t", "-n", ",".join(nodes)).split())
+
+
+def flags(cluster: LocalCluster, *nodes: str) -> list[frozenset[str]]:
+    return [n.states for n in cluster.client().nodes() if n.name in nodes]
+
+
+def release(cluster: LocalCluster, *nodes: str) -> None:
+    """Back to powered down, whatever became of the nodes."""
+    cloud = cluster.cloud()
+    cloud.terminate([i.instance_id for i in cloud.instances() if i.node in nodes])
+    cluster.run("scancel", "--user=root")
+    # Down first: a job that was on a machine that is gone would otherwise wait for it for ever.
+    cluster.run("scontrol", "update", f"nodename={','.join(nodes)}", "state=down", "reason=gone")
+    cluster.run("scontrol", "update", f"nodename={','.join(nodes)}", "state=power_down_force")
+    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle~"}, 30, "power down")
+
+
+def job_state(cluster: LocalCluster, job: str) -> str:
+    return cluster.run("squeue", "-h", "-t", "all", "-j", job, "-o", "%T").strip()
+
+
+def finished(cluster: LocalCluster, job: str) -> str:
+    cluster.wait_for(lambda: job_state(cluster, job) in ("COMPLETED", "FAILED", "CANCELLED"), 60, f"job {job} to end")
+    return cluster.output(job)
+
+
+def test_a_job_runs_on_two_booted_nodes(cluster: LocalCluster) -> None:
+    boot(cluster, "spot-1", "spot-2")
+    script = f"""
+    {AWS}
+    echo "host $(hostname) gpu $CUDA_VISIBLE_DEVICES"
+    srun sh -c 'echo "step $(hostname) gpu $CUDA_VISIBLE_DEVICES"'
+    srun -N1 -n1 -w spot-2 sh -c 'echo "other $(hostname) $(getent hosts spot-1 | cut -d" " -f1)"'
+    echo "json $(tr -d '\\n' < /run/spotburst/node.json)"
+    echo "init $(cat /proc/1/comm) $(ls /proc | grep -c '^[0-9]')"
+    metadata instance-id | sed 's/^/id /'
+    metadata spot/instance-action | sed 's/^/action /'
+    curl -sS -o /dev/null -w 'bare %{{http_code}}\\n' http://169.254.169.254/latest/meta-data/instance-id
+    """
+    job = cluster.submit(script, "-N2", "-n2", "--gres=gpu:1")
+    lines = finished(cluster, job).splitlines()
+    assert "host spot-1 gpu 0" in lines
+    assert {"step spot-1 gpu 0", "step spot-2 gpu 0"} <= set(lines)
+    assert f"other spot-2 {cluster.cloud().find('spot-1').spec['address']}" in lines, (
+        "nodes don't know each other's names"
+    )
+    node = json.loads(next(line for line in lines if line.startswith("json "))[5:])
+    assert (node["node"], node["nodeset"], node["provider"]) == ("spot-1", "spot", "aws")
+    processes = int(next(line for line in lines if line.startswith("init ")).split()[-1])
+    assert processes < 30, "a machine must see its own processes only"
+    instance = next(i for i in cluster.cloud().instances() if i.node == "spot-1" and i.billed)
+    assert f"id {instance.instance_id} 200" in lines
+    assert any(line.startswith("action ") and line.endswith(" 404") for line in lines)
+    assert "bare 401" in lines
+    release(cluster, "spot-1", "spot-2")
+
+
+def test_srun_from_the_login_node(cluster: LocalCluster) -> None:
+    boot(cluster, "spot-1")
+    assert "spot-1" in cluster.run("srun", "-w", "spot-1", "hostname").splitlines()
+    release(cluster, "spot-1")
+
+
+def test_a_reclaim_is_told_in_the_job_and_takes_the_machine(cluster: LocalCluster, cloud: LocalCloud) -> None:
+    [instance_id] = boot(cluster, "spot-1")
+    job = cluster.submit(
+        f"{AWS}\nfor i in $(seq 600); do metadata spot/instance-action; sleep 0.2; done", "-w", "spot-1"
+    )
+    cluster.wait_for(lambda: "404" in cluster.output(job), 30, "the job's first look")
+    deadline = cloud.reclaim("spot-1", 4).deadline
+    assert deadline is not None
+    cluster.wait_for(lambda: '"terminate"' in cluster.output(job), 10, "the notice in the job")
+    told = next(line for line in cluster.output(job).splitlines() if "terminate" in line)
+    stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(deadline)))
+    assert json.loads(told.removesuffix(" 200")) == {"action": "terminate", "time": stamp}
+    machine = cloud.find(instance_id)
+    assert machine.process is not None
+    assert machine.process.wait(20), "the machine outlived its deadline though nobody touched it"
+    assert time.time() >= deadline
+    assert [i.state for i in cloud.instances() if i.instance_id == instance_id] == [InstanceState.GONE]
+    release(cluster, "spot-1")
+
+
+def test_a_withdrawn_notice_leaves_the_machine(cluster: LocalCluster, cloud: LocalCloud) -> None:
+    [instance_id] = boot(cluster, "spot-1")
+    cloud.reclaim("spot-1", 3)
+    cloud.withdraw("spot-1")
+    machine = cloud.find(instance_id)
+    assert machine.process is not None
+    assert not machine.process.wait(4)
+    release(cluster, "spot-1")
+
+
+def test_a_cut_off_node_works_on_and_comes_back(cluster: LocalCluster, cloud: LocalCloud, tmp_path: Path) -> None:
+    boot(cluster, "spot-1")
+    marks = tmp_path / "marks"
+    job = cluster.submit(f"while true; do date +%s%N >> {marks}; sleep 0.1; done", "-w", "spot-1")
+    cluster.wait_for(marks.exists, 30, "the job to run")
+    address = cloud.find("spot-1").spec["address"]
+    assert reaches(address)
+    cloud.cut("spot-1")
+    assert not reaches(address)
+    before = marks.stat().st_size
+    cluster.wait_for(lambda: marks.stat().st_size > before + 40, 10, "the job to go on while cut off")
+    cloud.heal("spot-1")
+    cluster.wait_for(lambda: reaches(address), 10, "the healed node")
+    cluster.run("scancel", job)
+    finished(cluster, job)
+    release(cluster, "spot-1")
+
+
+def test_a_vanished_node_is_gone_at_once(cluster: LocalCluster, cloud: LocalCloud, tmp_path: Path) -> None:
+    boot(cluster, "spot-1")
+    marks = tmp_path / "marks"
+    cluster.submit(f"while true; do date +%s%N >> {marks}; sleep 0.05; done", "-w", "spot-1")
+    cluster.wait_for(marks.exists, 30, "the job to run")
+    cloud.vanish("spot-1")
+    size = marks.stat().st_size
+    time.sleep(0.5)
+    assert marks.stat().st_size == size, "a process of the vanished machine still writes"
+    release(cluster, "spot-1")
+
+
+def test_slurmctld_comes_back_with_its_jobs(cluster: LocalCluster) -> None:
+    boot(cluster, "spot-1")
+    job = cluster.submit("sleep 300", "-w", "spot-1")
+    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 30, "the job to run")
+    ran = time.time()
+    # Slurm saves its state some seconds late.
+    cluster.wait_for(lambda: (cluster.root / "slurmctld" / "job_state").stat().st_mtime > ran, 20, "the saved state")
+    cluster.kill_slurmctld()
+    cluster.start_slurmctld()
+    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 30, "the job after the restart")
+    cluster.run("scancel", job)
+    finished(cluster, job)
+    release(cluster, "spot-1")
+
+
+def test_a_cluster_leaves_no_trace(make_cluster, tmp_path: Path) -> None:
+    before = traces(tmp_path)
+    made = make_cluster(2, manager=False)
+    boot(made, "spot-1", "spot-2")
+    made.submit("sleep 300", "-w", "spot-1")
+    made.cloud().cut("spot-2")
+    assert traces(tmp_path) != before
+    made.stop()
+    made.wait_for(lambda: traces(tmp_path) == before, 10, "the last traces to go")
+
+
+def reaches(address: str) -> bool:
+    """Whether the node's slurmd accepts a connection."""
+    try:
+        socket.create_connection((address, 6818), timeout=1.0).close()
+    except OSError:
+        return False
+    return True
+
+
+def traces(folder: Path) -> dict[str, list[str]]:
+    """What a cluster could leave on the host: interfaces, mounts, network namespaces, processes that name its folder."""
+    links = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
+    own = {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line}
+    processes = []
+    for entry in Path("/proc").glob("[0-9]*"):
+        try:
+            command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
+        except OSError:
+            continue
+        if str(folder) in command and "pytest" not in command:
+            processes.append(command)
+    return {
+        "links": sorted(link["ifname"] for link in links if link["ifname"].startswith("sb") and _ours(link, folder)),
+        "mounts": sorted(own),
+        "processes": sorted(processes),
+    }
+
+
+def _ours(link: dict, folder: Path) -> bool:
+    """Other clusters may come and go meanwhile: count bridges that name the folder, and cables that hang on none or on these."""
+    return str(folder) in link.get("ifalias", "") or ("master" not in link and link["ifname"].startswith("sbv"))
