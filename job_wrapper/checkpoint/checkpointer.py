@@ -1,0 +1,416 @@
+"""`Checkpointer`: the save boundary of a training loop."""
+
+from __future__ import annotations
+
+import atexit
+import logging
+import sys
+import threading
+import time
+import uuid
+from collections.abc import Callable, Collection
+from types import TracebackType
+from typing import Any, NoReturn
+
+import torch
+
+from job_wrapper.checkpoint import config as configuration
+from job_wrapper.checkpoint import process, rng
+from job_wrapper.checkpoint.committer import Committer, DirectCommitter, find_committer
+from job_wrapper.checkpoint.members import SCALARS, Member, member
+from job_wrapper.checkpoint.sampler import ResumableSampler
+from job_wrapper.checkpoint.saver import Replaced, Save, read_state
+from job_wrapper.checkpoint.staging import Arena, size_of
+from job_wrapper.checkpoint.state import Encoded, encode
+from job_wrapper.client import Committed, Request, Restore
+from job_wrapper.errors import (
+    CheckpointFailed,
+    ConfigChanged,
+    Damaged,
+    ExitCode,
+    Fenced,
+    NewerFormat,
+    SpotburstError,
+    UsageError,
+)
+
+log = logging.getLogger("spotburst")
+
+FORMAT = 1
+"""Version of the state tree."""
+PART = "rank-0"
+
+
+class Checkpointer:
+    """Restores the state it is given from the run's newest good checkpoint, and saves it between steps when asked.
+
+    Keyword arguments name the state: anything with ``state_dict`` and ``load_state_dict`` (model, optimizer, scheduler, GradScaler, …),
+    tensors, arrays, lists, dicts and random generators, which are set in place; None is passed over. Plain values (numbers,
+    strings, tuples) are found again in ``values``, where the program may change them. Saved beside them: the step, the
+    random generators of Python, NumPy and torch, and the tracker's run id.
+
+    ``data``: the `ResumableSampler`, a DataLoader that has one, or another loader with a state_dict of its own. ``config``: a dict,
+    dataclass or Namespace; a resume with another one raises ``ConfigChanged`` unless ``allow_config_change`` or
+    ``SPOTBURST_ALLOW_CONFIG_CHANGE`` names the keys that differ; ``changed`` then holds them (the state keeps what it was saved with, so
+    it is for the program to act on them). ``total`` is the number of steps, for ``spotburst describe``.
+
+    Where to: the wrapper's run under ``spotburst run``; else ``uri`` (or ``SPOTBURST_URI``) and ``run``, every ``interval`` seconds, the
+    newest ``keep``; else nowhere, and everything here is a no-op.
+
+    Use it as a context manager, or call ``close()`` at the end, so that the final state is in the last commit. Call
+    all methods in one thread.
+
+    Raises ``UnsupportedState`` for state that can't be saved, ``ConfigChanged``, ``RestoreFailed``, and the store's errors.
+    """
+
+    def __init__(
+        self,
+        *,
+        data: Any = None,
+        config: Any = None,
+        allow_config_change: Collection[str] = (),
+        total: int | None = None,
+        uri: str | None = None,
+        run: str | None = None,
+        endpoint_url: str = "",
+        interval: float | None = 600.0,
+        keep: int = 3,
+        committer: Committer | None = None,
+        restore: bool = True,
+        **state: Any,
+    ) -> None:
+        process.plain_errors()
+        self.completed = 0
+        """Steps done, over all attempts."""
+        self.restored = False
+        """Whether this attempt began from a checkpoint."""
+        self.values: dict[str, Any] = {}
+        self.changed: dict[str, tuple[Any, Any]] = {}
+        """Keys of the configuration that differ from the checkpoint's, with the old and the new value."""
+        self._members: dict[str, Member] = {}
+        for name, value in state.items():
+            if isinstance(value, SCALARS):
+                self.values[name] = value
+            elif value is not None:
+                self._members[name] = member(name, value)
+        data = _sampler_of(data)
+        self._sampler: ResumableSampler | None = data if isinstance(data, ResumableSampler) else None
+        if data is not None:
+            self._members["data"] = member("data", data)
+        self._advance = self._sampler.advance if self._sampler else None
+        self._config = None if config is None else configuration.flatten(config)
+        self._allowed = configuration.allowed_keys(allow_config_change)
+        self._total = total
+        self._tracker: str | None = None
+        self._rng: dict[str, Any] | None = None
+        self._arena = Arena()
+        self._saving: Save | None = None
+        self._base: Any = None
+        self._committed: int | None = None
+        self._asked = False
+        self._closed = False
+        self._failure: BaseException | None = None
+        self._undo_signals: Callable[[], None] = lambda: None
+        self._committer = committer or find_committer(uri, run, endpoint_url=endpoint_url, keep=keep, interval=interval)
+        self._attention = self._prepare_next = self._committer is not None
+        if self._committer is None:
+            return
+        _refuse_many_ranks()
+        encode(self._tree())  # what can't be saved is said now, not at the first reclaim
+        if isinstance(self._committer, DirectCommitter):
+            direct = self._committer
+            self._undo_signals = process.on_signals(
+                lambda number: direct.ask(urgent=True, stop=True, reason=f"signal {number}")
+            )
+        atexit.register(self._left_open)
+        if restore:
+            self.restore()
+
+    # The program's side
+
+    @property
+    def active(self) -> bool:
+        """Whether checkpoints go anywhere."""
+        return self._committer is not None
+
+    def step(self, batches: int = 1) -> None:
+        """A training step is finished: the one place where state is saved. Call it after optimizer and scheduler have stepped.
+
+        ``batches`` is how many the step consumed from the loader. Saves if a checkpoint is asked for: an ordinary one goes on in the
+        background, an urgent one is waited for. Raises ``SystemExit`` when the program must not go on (the node goes away and the
+        state is committed, or another attempt holds the run), and ``CheckpointFailed`` for a save that failed since the last step.
+        """
+        self.completed += 1
+        if self._advance is not None:
+            self._advance(batches)
+        if self._committer is not None and (self._attention or self._committer.attention):
+            self._attend(self._committer)
+
+    def save(self) -> None:
+        """Ask for a checkpoint: it is made, in the background, at the next ``step()``."""
+        self._asked = self._attention = True
+
+    def tracker_id(self) -> str:
+        """An id for an experiment tracker's run (``wandb.init(id=…, resume="allow")``), the same in all attempts of this run."""
+        if self._tracker is None:
+            if self._committer is None:
+                self._tracker = uuid.uuid4().hex
+            else:  # the same also in a second attempt that finds no commit of the first
+                self._tracker = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._committer.uri}/{self._committer.run}").hex
+        return self._tracker
+
+    def restore_rng(self) -> None:
+        """Set the random generators again as the checkpoint has them.
+
+        For a loader that draws from them when its iterator is made: call this right after. With a `ResumableSampler` it is done.
+        """
+        if self._rng is not None:
+            rng.restore(self._rng)
+
+    def close(self) -> None:
+        """Wait for a save in flight, and save the final state unless it is saved. Raises as ``step`` does. Once is enough."""
+        if self._closed:
+            return
+        self._closed = True
+        try:
+            committer = self._committer
+            if committer is None:
+                return
+            self._wait_in_flight()
+            self._raise_failure()
+            if committer.stopped:
+                self._leave(committer)
+            request = committer.take()
+            if self._committed != self.completed or request is not None:
+                self._wait_for(committer, self._begin(committer, request.seq if request else None))
+        finally:
+            self._release()
+
+    def __enter__(self) -> Checkpointer:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        """After an error the state may be in the middle of a step, so nothing more is saved; a save in flight is finished."""
+        if error is None:
+            self.close()
+            return
+        if not self._closed:
+            self._closed = True
+            try:
+                self._wait_in_flight()
+            finally:
+                self._release()
+
+    # Restoring
+
+    def restore(self) -> bool:
+        """Restore the newest checkpoint that verifies; the constructor has done it unless it was told not to. False for a new run.
+
+        Everything is read and verified before anything is set. Damaged ones are reported and passed over for the next older.
+        """
+        committer = self._committer
+        if committer is None or self.restored:
+            return self.restored
+        started = time.monotonic()
+        point = committer.restore_point()
+        while point is not None:
+            try:
+                tree, self._base = read_state(committer.store, point.manifest, PART)
+                if tree["format"] != FORMAT:
+                    raise Damaged(f"state of format {tree['format']!r}, which this version does not know")
+                break
+            except NewerFormat:
+                raise  # an older one would only hide that this attempt runs an older version
+            except (Damaged, KeyError, TypeError) as error:
+                log.warning("the checkpoint of step %s can't be restored: %s", point.step, error)
+                point = committer.restore_failed(point.entry, str(error))
+        else:
+            self._tell_progress(committer)
+            return False
+        self._set(tree, point)
+        self.restored = True
+        self._committed = self.completed
+        committer.restore_done(point.entry, time.monotonic() - started)
+        self._tell_progress(committer)
+        return True
+
+    def _set(self, tree: dict[str, Any], point: Restore) -> None:
+        where = f"the checkpoint of step {tree['completed']} (log entry {point.entry})"
+        if tree["config"] is not None or self._config is not None:
+            self.changed = configuration.check(tree["config"] or {}, self._config or {}, self._allowed, where)
+        saved = tree["state"]
+        differing = [
+            f"  {name}: {'not ' if name not in saved else ''}in the checkpoint, {'not ' if name not in self._members else ''}given now"
+            for name in sorted({*saved} ^ {*self._members})
+            if name not in self._allowed and "*" not in self._allowed
+        ]
+        if differing:
+            raise ConfigChanged(
+                f"this program's state is not made of the same parts as {where}:\n" + "\n".join(differing) + "\n"
+                f"Name them in {configuration.ALLOW_VARIABLE} to go on without, or start another run"
+            )
+        for name, one in self._members.items():
+            if name in saved:
+                one.restore(saved[name])
+        self.values.update(tree["values"])
+        self._tracker = tree["tracker"]
+        self.completed = tree["completed"]
+        # Last, and once more when the loader has drawn what it draws at its start.
+        self._rng = tree["rng"]
+        self.restore_rng()
+        if self._sampler is not None and "data" in saved:
+            self._sampler.on_restart = self.restore_rng
+
+    # Saving
+
+    def _tree(self) -> dict[str, Any]:
+        return {
+            "format": FORMAT,
+            "completed": self.completed,
+            "config": self._config,
+            "tracker": self.tracker_id(),
+            "state": {name: one.capture() for name, one in self._members.items()},
+            "values": self.values,
+            "rng": rng.capture(),
+        }
+
+    def _attend(self, committer: Committer) -> None:
+        self._attention = False  # first: what comes from now on sets it again
+        self._raise_failure()
+        if committer.stopped:
+            self._leave(committer)
+        if self._prepare_next:
+            self._prepare()
+        request = committer.request()
+        if request is None and not self._asked:
+            return
+        saving = self._saving
+        if saving is not None:
+            if request is None or not request.urgent:
+                return  # the end of that save raises attention again
+            saving.settle(request.deadline)
+            self._raise_failure()
+            if committer.stopped:
+                self._leave(committer)
+        self._save(committer, committer.take())
+
+    def _save(self, committer: Committer, request: Request | None) -> None:
+        self._asked = False
+        save = self._begin(committer, request.seq if request else None)
+        if request is not None and request.urgent:
+            self._wait_for(committer, save)
+
+    def _begin(self, committer: Committer, seq: int | None) -> Save:
+        """Stage and start: the only time that training stops."""
+        try:
+            encoded = encode(self._tree())
+            staged = self._arena.stage(encoded.tensors)
+            skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
+        except (CheckpointFailed, MemoryError) as error:
+            if seq is not None:
+                committer.failed(seq, str(error))
+            raise _as_failed(error, self.completed) from error
+        save = Save(committer, PART, self.completed, seq, skeleton, staged, self._base, self._ended)
+        self._saving = save
+        save.start()
+        return save
+
+    def _ended(self, save: Save) -> None:
+        """In the save's thread, at its end."""
+        self._arena.release()
+        if save.error is None:
+            self._base = save.part
+            self._committed = save.step
+            self._tell_progress(self._committer)
+        elif not isinstance(save.error, Replaced):
+            self._failure = save.error
+        self._saving = None
+        self._attention = True
+
+    def _wait_for(self, committer: Committer, save: Save) -> Committed | None:
+        save.wait()
+        self._raise_failure()
+        if committer.stopped or (save.outcome is not None and save.outcome.stop):
+            self._leave(committer)
+        return save.outcome
+
+    def _wait_in_flight(self) -> None:
+        saving = self._saving
+        if saving is not None:
+            saving.wait()
+
+    def _raise_failure(self) -> None:
+        failure, self._failure = self._failure, None
+        if failure is None:
+            return
+        if isinstance(failure, Fenced):
+            self._end(ExitCode.FENCED)
+        raise _as_failed(failure, self.completed) from failure
+
+    def _leave(self, committer: Committer) -> NoReturn:
+        self._end(ExitCode.FENCED if committer.fenced else ExitCode.REQUEUED)
+
+    def _end(self, code: ExitCode) -> NoReturn:
+        saving = self._saving
+        if saving is not None:
+            saving.give_up()
+        raise SystemExit(int(code))
+
+    def _prepare(self) -> None:
+        """After the first step, when the optimizer's state exists: allocate and touch the arena beside the training."""
+        self._prepare_next = False
+        tensors = encode(self._tree()).tensors
+        size, pinned = size_of(tensors), any(t.device.type == "cuda" for t in tensors.values())
+
+        def touch() -> None:
+            try:
+                self._arena.prepare(size, pinned=pinned)
+            except (MemoryError, RuntimeError) as error:
+                self._failure, self._attention = error, True
+
+        threading.Thread(target=touch, name="spotburst-staging", daemon=True).start()
+
+    def _tell_progress(self, committer: Committer | None) -> None:
+        if committer is not None and self._total is not None:
+            try:
+                committer.progress(self.completed, self._total)
+            except SpotburstError as error:
+                log.debug("progress not told: %s", error)
+
+    def _release(self) -> None:
+        atexit.unregister(self._left_open)
+        self._undo_signals()
+        if self._committer is not None:
+            self._committer.close()
+
+    def _left_open(self) -> None:
+        if not self._closed and self._committed != self.completed:
+            print(
+                f"spotburst: the program ended without closing its Checkpointer: step {self.completed} is in no checkpoint "
+                f"(the last one is of step {self._committed})",
+                file=sys.stderr,
+            )
+
+
+def _as_failed(error: BaseException, step: int) -> CheckpointFailed:
+    if isinstance(error, CheckpointFailed):
+        return error
+    if isinstance(error, MemoryError):
+        return CheckpointFailed(
+            f"the state can't be staged in host memory: {error}. Ask for more memory (--mem), about once the size of the state"
+        )
+    what = str(error) if isinstance(error, SpotburstError) else f"{type(error).__name__}: {error}"
+    return CheckpointFailed(f"a checkpoint begun by step {step} could not be made; the one before it stands. {what}")
+
+
+def _sampler_of(data: Any) -> Any:
+    inner = getattr(data, "batch_sampler", None)
+    return inner if isinstance(inner, ResumableSampler) else data
+
+
+def _refuse_many_ranks() -> None:
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise UsageError("Checkpointer: programs of several ranks are not supported yet; run one process a job")

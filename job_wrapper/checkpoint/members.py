@@ -1,0 +1,137 @@
+"""How each kind of thing that a `Checkpointer` is given is read and set: objects with a state, generators, plain values."""
+
+from __future__ import annotations
+
+import random
+import sys
+from collections import deque
+from collections.abc import MutableMapping
+from typing import Any, Protocol
+
+import torch
+
+from job_wrapper.checkpoint.state import UnsupportedState
+from job_wrapper.errors import RestoreFailed
+
+SCALARS = (bool, int, float, complex, str, bytes, tuple, frozenset)
+"""Types whose values can't be set in place: they live in ``Checkpointer.values``."""
+
+
+class Member(Protocol):
+    """One named part of the state."""
+
+    def capture(self) -> Any:
+        """The state as a tree (``state.encode``)."""
+        ...
+
+    def restore(self, tree: Any) -> None:
+        """Set it. The tree is nobody else's, and may be kept."""
+        ...
+
+
+def member(name: str, value: Any) -> Member:
+    """The member for what was passed as ``name``. Raises ``UnsupportedState``."""
+    if callable(getattr(value, "state_dict", None)) and callable(getattr(value, "load_state_dict", None)):
+        return _Optimizer(name, value) if isinstance(value, torch.optim.Optimizer) else _Stateful(name, value)
+    numpy = sys.modules.get("numpy")
+    if isinstance(value, (torch.Generator, random.Random)) or (
+        numpy is not None and isinstance(value, numpy.random.Generator)
+    ):
+        return _Generator(value)
+    if isinstance(value, torch.Tensor) or (numpy is not None and isinstance(value, numpy.ndarray)):
+        return _Array(name, value)
+    if isinstance(value, (list, deque, MutableMapping, set, bytearray)):
+        return _Container(value)
+    raise UnsupportedState(
+        f"Checkpointer({name}=…): a {type(value).__module__}.{type(value).__qualname__} has no state_dict and load_state_dict, and is no "
+        "tensor, array, random generator, list, dict or plain value"
+    )
+
+
+class _Stateful:
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def capture(self) -> Any:
+        return self.value.state_dict()
+
+    def restore(self, tree: Any) -> None:
+        try:
+            self.value.load_state_dict(tree)
+        except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
+            raise RestoreFailed(
+                f"{self.name}: the checkpoint does not fit this program's {type(self.value).__name__}: {error}\n"
+                "Use the program that the run was begun with, or start another run"
+            ) from error
+
+
+class _Optimizer(_Stateful):
+    def restore(self, tree: Any) -> None:
+        super().restore(tree)
+        # torch casts an optimizer's state to its parameter's dtype as it loads, so that fp32 moments of bf16 weights would lose
+        # bits. Put back what was saved.
+        optimizer = self.value
+        parameters = [p for group in optimizer.param_groups for p in group["params"]]
+        numbers = [n for group in tree["param_groups"] for n in group["params"]]
+        for number, parameter in zip(numbers, parameters, strict=True):
+            for key, saved in tree["state"].get(number, {}).items():
+                loaded = optimizer.state[parameter].get(key)
+                if isinstance(saved, torch.Tensor) and isinstance(loaded, torch.Tensor) and loaded.dtype != saved.dtype:
+                    optimizer.state[parameter][key] = saved.to(loaded.device)
+
+
+class _Generator:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def capture(self) -> Any:
+        if isinstance(self.value, torch.Generator):
+            return self.value.get_state()
+        if isinstance(self.value, random.Random):
+            return self.value.getstate()
+        return self.value.bit_generator.state
+
+    def restore(self, tree: Any) -> None:
+        if isinstance(self.value, torch.Generator):
+            self.value.set_state(tree)
+        elif isinstance(self.value, random.Random):
+            self.value.setstate(tree)
+        else:
+            self.value.bit_generator.state = tree
+
+
+class _Array:
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
+
+    def capture(self) -> Any:
+        return self.value
+
+    def restore(self, tree: Any) -> None:
+        stored = (str(tree.dtype), tuple(tree.shape))
+        mine = (str(self.value.dtype), tuple(self.value.shape))
+        if stored != mine:
+            raise RestoreFailed(
+                f"{self.name}: is {mine[0]} of shape {mine[1]}, but {stored[0]} of shape {stored[1]} in the checkpoint; "
+                "an array keeps its shape over a run (what grows goes into a list)"
+            )
+        if isinstance(self.value, torch.Tensor):
+            with torch.no_grad():
+                self.value.copy_(tree)
+        else:
+            self.value[...] = tree
+
+
+class _Container:
+    def __init__(self, value: Any) -> None:
+        self.value = value
+
+    def capture(self) -> Any:
+        return self.value
+
+    def restore(self, tree: Any) -> None:
+        if isinstance(self.value, (list, bytearray)):
+            self.value[:] = tree
+        else:
+            self.value.clear()
+            (self.value.extend if isinstance(self.value, deque) else self.value.update)(tree)

@@ -1,0 +1,82 @@
+"""What a `Checkpointer` sets up in the process it lives in: signals where no wrapper takes them, and plain words for errors."""
+
+from __future__ import annotations
+
+import os
+import signal
+import sys
+import threading
+from collections.abc import Callable
+from types import FrameType, TracebackType
+from typing import Any
+
+from job_wrapper.errors import SpotburstError
+
+SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
+"""Slurm's grace signals: SIGTERM, or with ``--signal`` most often SIGUSR1."""
+
+
+def on_signals(hear: Callable[[int], None]) -> Callable[[], None]:
+    """Call ``hear(number)`` for the signals that would end the program unsaved; returns what undoes it.
+
+    For a program without the wrapper. ``hear`` must only set a flag. A handler of the program's own is left alone, helpers that it
+    forks get the default back, and outside the main thread nothing is done.
+    """
+    if threading.current_thread() is not threading.main_thread():
+        return lambda: None
+    owner = os.getpid()
+
+    def handler(number: int, _frame: FrameType | None) -> None:
+        if os.getpid() == owner:
+            hear(number)
+        else:
+            signal.signal(number, signal.SIG_DFL)
+            os.kill(os.getpid(), number)
+
+    taken = [number for number in SIGNALS if signal.getsignal(number) is signal.SIG_DFL]
+    for number in taken:
+        signal.signal(number, handler)
+        signal.siginterrupt(number, False)
+
+    def undo() -> None:
+        if os.getpid() != owner or threading.current_thread() is not threading.main_thread():
+            return
+        for number in taken:
+            if signal.getsignal(number) is handler:
+                signal.signal(number, signal.SIG_DFL)
+
+    return undo
+
+
+def plain_errors() -> None:
+    """Let a ``SpotburstError`` that nobody catches end the program with its message and its exit code, not with a traceback."""
+    hook = sys.excepthook
+    if getattr(hook, "spotburst", False):
+        return
+
+    def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
+        if not isinstance(error, SpotburstError):
+            return hook(kind, error, trace)
+        print(f"spotburst: {error}", file=sys.stderr, flush=True)
+        # The interpreter takes SystemExit from a hook as it does from the program.
+        raise SystemExit(int(error.exit_code))
+
+    excepthook.spotburst = True  # type: ignore[attr-defined]
+    sys.excepthook = excepthook
+
+
+def shield_worker(worker: int = 0) -> None:
+    """``DataLoader(worker_init_fn=shield_worker)``: keep a loader's worker alive when SIGTERM goes to all of a job's processes.
+
+    Slurm's proctrack/linuxproc and torchrun signal the whole process tree; torch's worker then dies, and its end takes the program
+    down before it can save. SIGTERM from the program itself still ends the worker.
+    """
+    parent = os.getppid()
+    signal.pthread_sigmask(signal.SIG_BLOCK, {signal.SIGTERM})
+
+    def listen() -> None:
+        while True:
+            if signal.sigwaitinfo({signal.SIGTERM}).si_pid == parent:
+                os._exit(0)
+
+    threading.Thread(target=listen, name="spotburst-shield", daemon=True).start()
