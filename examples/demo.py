@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import argparse
 import os
+import shlex
 import shutil
 import subprocess
 import sys
@@ -92,15 +93,17 @@ class Demo:
     # What the demo does
 
     def submit(self, partition: str, name: str, *, wrapped: bool) -> str:
-        """One training job by ``sbatch``."""
-        out = self.folder / name
-        command = f"--steps {self.steps} --step-time {self.step_time} --out {out}"
-        if wrapped:
-            environment = {"TRAIN_ARGS": command, "PYTHON": sys.executable}
-            return self.cluster.submit(HERE / "train.sbatch", f"--partition={partition}", env=environment)
-        return self.cluster.submit(
-            f"srun {sys.executable} {HERE / 'train.py'} {command}", f"--partition={partition}", "--gres=gpu:1"
+        """One training job by ``sbatch``, with the wrapper or without."""
+        command = ["--steps", str(self.steps), "--step-time", str(self.step_time), "--out", str(self.folder / name)]
+        if not wrapped:
+            text = shlex.join(["srun", sys.executable, str(HERE / "train.py"), *command])
+            return self.cluster.submit(text, f"--partition={partition}", "--gres=gpu:1", f"--job-name={name}")
+        answer = self.cluster.run(
+            *("sbatch", "--parsable", f"--partition={partition}", f"--output={self.cluster.root}/jobs/%j.out"),
+            *(HERE / "train.sbatch", *command),
+            env={"TRAIN": str(HERE / "train.py"), "TRAIN_PYTHON": sys.executable},
         )
+        return answer.strip()
 
     def entries(self, job: str) -> list[Entry]:
         """The run's log; empty before the first attempt."""
