@@ -1,0 +1,159 @@
+"""The node agent as a process, with a metadata service and commands that answer as Slurm's do and record."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+import pytest
+
+from job_wrapper.agent import drain_reason
+from job_wrapper.notice.types import Notice
+from tests.fixtures.imds import ACTION, Imds, imds
+
+TERMINATE = '{"action":"terminate","time":"2026-05-02T08:22:00Z"}'
+OURS = "spotburst: aws reclaim by 2026-05-02T08:22:00Z"
+_FAKE = """#!/bin/sh
+[ "$(basename "$0")" = sinfo ] && { cat "$FAKE/state"; exit 0; }
+echo "$*" >> "$FAKE/calls"
+[ -e "$FAKE/down" ] && { echo "slurm_update error: Unable to contact slurm controller" >&2; exit 1; }
+case "$*" in
+*State=DRAIN*) echo "draining;${4#Reason=}" > "$FAKE/state" ;;
+*State=UNDRAIN*) echo "idle;none" > "$FAKE/state" ;;
+esac
+"""
+
+
+class Agent:
+    """One agent and what is around it."""
+
+    def __init__(self, path: Path, service: Imds) -> None:
+        self.path = path
+        self.service = service
+        self.file = path / "run" / "notice.json"
+        for name in ("sinfo", "scontrol"):
+            (path / name).write_text(_FAKE)
+            (path / name).chmod(0o755)
+        self.state("idle;none")
+        self.process: subprocess.Popen[bytes] | None = None
+
+    def state(self, text: str) -> None:
+        (self.path / "state").write_text(text + "\n")
+
+    def standing(self) -> str:
+        return (self.path / "state").read_text().strip()
+
+    def calls(self) -> list[str]:
+        try:
+            return (self.path / "calls").read_text().splitlines()
+        except FileNotFoundError:
+            return []
+
+    def start(self) -> None:
+        settings = {
+            "node": "n1",
+            "provider": "aws",
+            "metadata_url": self.service.url,
+            "notice_file": str(self.file),
+            "slurm_bin": str(self.path),
+        }
+        (self.path / "node.json").write_text(json.dumps(settings))
+        environ = {**os.environ, "SPOTBURST_NODE_CONFIG": str(self.path / "node.json"), "FAKE": str(self.path)}
+        command = "import sys; from job_wrapper.agent import main; sys.exit(main([]))"
+        self.process = subprocess.Popen([sys.executable, "-c", command], env=environ, stderr=subprocess.PIPE)
+
+    def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
+        assert self.process is not None
+        self.process.send_signal(number)
+        _, err = self.process.communicate(timeout=10)
+        return self.process.returncode, err.decode()
+
+    @staticmethod
+    def until(what: Callable[[], object]) -> None:
+        end = time.monotonic() + 15
+        while not what():
+            assert time.monotonic() < end
+            time.sleep(0.02)
+
+
+@pytest.fixture
+def agent(tmp_path: Path) -> Iterator[Agent]:
+    with imds() as service:
+        made = Agent(tmp_path, service)
+        yield made
+        if made.process is not None and made.process.poll() is None:
+            made.process.kill()
+            made.process.communicate()
+
+
+def test_notice_is_told_and_the_node_drained_until_it_is_withdrawn(agent: Agent) -> None:
+    agent.start()
+    agent.until(agent.file.with_name("agent.alive").exists)
+    agent.service.pages[ACTION] = TERMINATE
+    agent.until(lambda: agent.standing() == f"draining;{OURS}")
+    notice = Notice.from_json(agent.file.read_text())
+    assert (notice.kind, notice.deadline) == ("reclaim", 1777710120.0)
+    del agent.service.pages[ACTION]
+    agent.until(lambda: agent.standing() == "idle;none")
+    assert not agent.file.exists()
+    code, err = agent.end()
+    assert code == 0
+    assert "aws reclaim" in err
+    assert len(agent.calls()) == 2
+
+
+def test_drain_is_tried_until_it_is_done_while_the_jobs_know_at_once(agent: Agent) -> None:
+    (agent.path / "down").touch()
+    agent.service.pages[ACTION] = TERMINATE
+    agent.start()
+    agent.until(agent.file.exists)
+    agent.until(lambda: len(agent.calls()) >= 2)
+    (agent.path / "down").unlink()
+    agent.until(lambda: agent.standing() == f"draining;{OURS}")
+
+
+def test_administrators_own_drain_is_left_alone(agent: Agent) -> None:
+    agent.state("drained;bad disk")
+    agent.service.pages[ACTION] = TERMINATE
+    agent.start()
+    agent.until(agent.file.exists)
+    del agent.service.pages[ACTION]
+    agent.until(lambda: not agent.file.exists())
+    time.sleep(0.2)
+    assert agent.calls() == []
+    assert agent.standing() == "drained;bad disk"
+
+
+def test_killed_agent_is_made_good_by_the_next(agent: Agent) -> None:
+    (agent.path / "down").touch()
+    agent.service.pages[ACTION] = TERMINATE
+    agent.start()
+    agent.until(agent.file.exists)
+    agent.end(signal.SIGKILL)
+    (agent.path / "down").unlink()
+    agent.start()
+    agent.until(lambda: agent.standing() == f"draining;{OURS}")
+    agent.end(signal.SIGKILL)
+    del agent.service.pages[ACTION]
+    agent.start()
+    agent.until(lambda: agent.standing() == "idle;none")
+    assert not agent.file.exists()
+
+
+def test_settings_without_a_provider_are_refused(tmp_path: Path) -> None:
+    (tmp_path / "node.json").write_text('{"node":"n1"}')
+    command = "import sys; from job_wrapper.agent import main; sys.exit(main([]))"
+    environ = {**os.environ, "SPOTBURST_NODE_CONFIG": str(tmp_path / "node.json")}
+    done = subprocess.run([sys.executable, "-c", command], env=environ, capture_output=True, check=False)
+    assert done.returncode == 2
+    assert b"no provider" in done.stderr
+
+
+def test_reason_without_a_deadline() -> None:
+    assert drain_reason(Notice("gcp", "reclaim", "x", 0.0)) == "spotburst: gcp reclaim"
