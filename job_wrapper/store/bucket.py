@@ -154,6 +154,7 @@ class BucketWriter:
         self._part = bytearray()
         self._length = 0
         self._error: Exception | None = None
+        self._drained = False
         self._aborted = False
         self._closed = False
         self._thread = threading.Thread(target=self._send, name="spotburst-upload", daemon=True)
@@ -172,12 +173,13 @@ class BucketWriter:
         except Exception as error:  # told by the next write, or by close
             self._error = error
         finally:
-            while self._error is not None and self._parts.get() is not None:
-                pass  # nobody is to wait for a reader that is gone
+            while not self._drained:  # nobody is to wait for a reader that is gone
+                self._drained = self._parts.get() is None
 
     def _pull(self) -> Iterator[bytearray]:
         while (part := self._parts.get()) is not None:
             yield part
+        self._drained = True
         if self._aborted:
             # The one way to have obstore give up a multipart upload, so that its parts do not stay and cost.
             raise AbortedError

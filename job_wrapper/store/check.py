@@ -18,6 +18,7 @@ from job_wrapper.store.read import verify_checkpoint
 from job_wrapper.store.write import PartWriter, write_manifest
 
 TRIES = 10
+ROUNDS = 10
 BYTES = 256 << 20
 
 
@@ -29,7 +30,7 @@ def check_store(uri: str, endpoint_url: str = "", *, size: int = BYTES) -> Store
     """
     try:
         store = open_store(uri, endpoint_url=endpoint_url, prove=False)
-        proofs = tuple(prove(store))
+        proofs = tuple(prove(store, rounds=ROUNDS))
     except StoreError as error:
         return StoreReport(uri, False, str(error))
     broken = [proof for proof in proofs if not proof.kept]

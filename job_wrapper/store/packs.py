@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import queue
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from functools import partial
 
 from xxhash import xxh3_128_hexdigest
 
@@ -34,7 +34,7 @@ class Job:
     places: list[Place | None]
     index: int
     base: Place | None
-    after: Any = None
+    after: Callable[[], None] | None = None
     """Called with no argument once ``data`` is no longer needed."""
 
 
@@ -90,27 +90,26 @@ class PackThread(threading.Thread):
 
     def run(self) -> None:
         """The thread's life."""
-        work = self._work
-        while True:
-            batch = work.jobs.get()
+        while (batch := self._work.jobs.get()) is not None:
+            self._guarded(partial(self._take, batch))
+            for job in batch:
+                if job.after is not None:
+                    job.after()
+            self._work.written(sum(len(job.data) for job in batch))
+            del batch  # what it refers to may be given back to the system while this thread waits
+        self._guarded(self._close)
+        if self._writer is not None:
             try:
-                if batch is None:
-                    if work.failure is None:
-                        self._close()
-                    return
-                if work.failure is None:
-                    self._take(batch)
+                self._writer.abort()
+            except BaseException as error:  # one failure is known already; this thread must end all the same
+                self._work.fail(error)
+
+    def _guarded(self, act: Callable[[], None]) -> None:
+        if self._work.failure is None:
+            try:
+                act()
             except BaseException as error:
-                work.fail(error)
-            finally:
-                if batch is None:
-                    if self._writer is not None:
-                        self._writer.abort()
-                else:
-                    for job in batch:
-                        if job.after is not None:
-                            job.after()
-                    work.written(sum(len(job.data) for job in batch))
+                self._work.fail(error)
 
     def _take(self, batch: list[Job]) -> None:
         work = self._work

@@ -12,6 +12,7 @@ import time
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
+from functools import partial
 from threading import Barrier
 
 from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
@@ -20,7 +21,7 @@ from job_wrapper.store.io_types import ObjectStore, Put
 from job_wrapper.store.paths import PROBE_PREFIX, PROOF_KEY
 
 RACERS = 8
-ROUNDS = 5
+ROUNDS = 3
 
 
 @dataclass(frozen=True, slots=True)
@@ -70,12 +71,19 @@ def refusal(store: ObjectStore, proof: Proof) -> StoreRefused:
     )
 
 
-def prove(store: ObjectStore) -> list[Proof]:
-    """Try every promise; stops after the first that is not kept. Raises ``StoreRefused`` where it can't be written to, ``StoreError``."""
+def prove(store: ObjectStore, rounds: int = ROUNDS) -> list[Proof]:
+    """Try every promise, races ``rounds`` times; stops after the first that is not kept. Raises ``StoreRefused`` where it can't be written to, ``StoreError``."""
     prefix = f"{PROBE_PREFIX}{os.urandom(8).hex()}/"
     proofs: list[Proof] = []
     try:
-        for test in (_refuses_a_second, _one_winner, _read_after_write, _list_after_write, _delete_is_seen):
+        tests: tuple[Callable[[ObjectStore, str], Proof], ...] = (
+            _refuses_a_second,
+            partial(_one_winner, rounds=rounds),
+            _read_after_write,
+            _list_after_write,
+            _delete_is_seen,
+        )
+        for test in tests:
             proofs.append(test(store, prefix))
             if not proofs[-1].kept:
                 break
@@ -94,7 +102,7 @@ def _refuses_a_second(store: ObjectStore, prefix: str) -> Proof:
     return Proof(name, True, "an object that exists is not created again")
 
 
-def _one_winner(store: ObjectStore, prefix: str) -> Proof:
+def _one_winner(store: ObjectStore, prefix: str, rounds: int = ROUNDS) -> Proof:
     name = "one winner of racing creations"
     barrier = Barrier(RACERS)
 
@@ -107,9 +115,9 @@ def _one_winner(store: ObjectStore, prefix: str) -> Proof:
         except StoreError:
             return None
 
-    decided = 0
+    decided, began = 0, time.monotonic()
     with ThreadPoolExecutor(RACERS) as pool:
-        for number in range(ROUNDS * 2):
+        for number in range(rounds * 2):
             key = f"{prefix}race-{number}"
             results = list(pool.map(race, [key] * RACERS, range(RACERS)))
             winners = [racer for racer, result in enumerate(results) if result is Put.CREATED]
@@ -119,8 +127,9 @@ def _one_winner(store: ObjectStore, prefix: str) -> Proof:
                 if store.get(key) != f"racer {winners[0]}".encode():
                     return Proof(name, False, "the object does not hold what its only creator wrote")
                 decided += 1
-            if decided == ROUNDS:
-                return Proof(name, True, f"{ROUNDS} rounds of {RACERS} racing creations had one winner each")
+            # A server that makes racers wait (SeaweedFS: a second each) is not raced longer than needed.
+            if decided == rounds or (decided >= ROUNDS and time.monotonic() - began > 5.0):
+                return Proof(name, True, f"{decided} rounds of {RACERS} racing creations had one winner each")
     raise StoreError(f"{store.uri}: too many of {RACERS} requests at once fail; try again later")
 
 

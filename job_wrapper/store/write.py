@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
+from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -96,7 +97,7 @@ class PartWriter:
                         raise CheckpointFailed(f"{path}: became shorter while it was being saved")
                     if count:
                         base = self._base_place(name, index)
-                        self._hand_over([Job(view[:count], places, index, base, lambda b=buffer: self._free.append(b))])
+                        self._hand_over([Job(view[:count], places, index, base, partial(self._free.append, buffer))])
                     if count < length:
                         break
         except OSError as error:
