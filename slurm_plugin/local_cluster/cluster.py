@@ -31,7 +31,7 @@ from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
 from slurm_plugin.slurm.client import SlurmClient
 
-COMMANDS = ("ip", "unshare", "slurmd", "slurmctld", "munged", "sinfo", "scontrol", "sbatch", "srun")
+COMMANDS = ("ip", "bridge", "unshare", "slurmd", "slurmctld", "munged", "sinfo", "scontrol", "sbatch", "srun")
 _SOCKET_LIMIT = 107
 """Longest path of a Unix socket on Linux, bytes."""
 

@@ -10,7 +10,6 @@ import json
 import os
 import re
 import shutil
-import signal
 import sys
 from collections import Counter
 from collections.abc import Sequence
@@ -44,14 +43,15 @@ _HIDDEN = ("/run", "/proc", "/dev/shm")  # noqa: S108 - a machine has its own of
 
 def destroy_all(state_dir: Path) -> None:
     """Remove all that embedded clouds made for this state folder: machines, bridges, notes. Any number of times, also after a crash."""
-    yard = Yard(state_dir.resolve() / "local")
+    _destroy(Yard(state_dir.resolve() / "local"), state_dir.resolve())
+
+
+def _destroy(yard: Yard, state_dir: Path) -> None:
     yard.tear_down(yard.machines())
-    for stray in yard.strays():
-        stray.send(signal.SIGKILL)
-        stray.wait(5.0)
+    yard.kill_strays()
     if find_command("ip"):
         for bridge, owner in network.owned_bridges():
-            if owner == network.owner_name(str(state_dir.resolve())):
+            if owner == network.owner_name(str(state_dir)):
                 network.delete_link(bridge)
     shutil.rmtree(yard.folder, ignore_errors=True)
 
@@ -162,7 +162,7 @@ class LocalCloud(Levers):
         """End every machine and remove all that the cloud made, whoever made it and whatever was broken off. Any number of times."""
         self.yard.tear_down(self._machines())
         if not self.yard.machines():
-            destroy_all(self.state_dir)
+            _destroy(self.yard, self.state_dir)
 
     # Inside.
 
@@ -172,7 +172,7 @@ class LocalCloud(Levers):
 
     def _require(self) -> None:
         if not self._able:
-            require(("ip", "unshare", "slurmd"), self.slurm_root)
+            require(("ip", "bridge", "unshare", "slurmd"), self.slurm_root)
             self._able = True
 
     def _reachable(self) -> None:

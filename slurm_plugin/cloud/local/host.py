@@ -12,6 +12,7 @@ from slurm_plugin.errors import LocalCloudError
 
 _PACKAGES = {
     "ip": "iproute2",
+    "bridge": "iproute2",
     "unshare": "util-linux",
     "slurmd": "slurmd",
     "slurmctld": "slurmctld",

@@ -206,17 +206,24 @@ class Yard:
         return found
 
     def tear_down(self, machines: Iterable[Machine]) -> None:
-        """End these machines and remove their folders and keepers."""
+        """End these machines and remove their folders."""
         gone = list(machines)
         for machine in gone:
             self.steer(machine, lambda c: {**c, "terminate": {"asked": now(), "at": 0.0}})
         self.end(gone)
+        for machine in gone:
+            shutil.rmtree(machine.folder, ignore_errors=True)
+
+    def kill_strays(self) -> None:
+        """End what ``strays`` finds, machines first: their keepers then end by themselves, unless they were about to make one."""
+        for _ in range(3):
+            for stray in self.strays():
+                stray.send(signal.SIGKILL)
+                stray.wait(5.0)
         for keeper in self._keepers:
             with contextlib.suppress(subprocess.TimeoutExpired):
                 keeper.wait(5.0)
         self._keepers = [k for k in self._keepers if k.poll() is None]
-        for machine in gone:
-            shutil.rmtree(machine.folder, ignore_errors=True)
 
     def used_addresses(self) -> tuple[set[IPv4Address], IPv4Address | None]:
         """Addresses of machines that are not gone, and the one given out last."""
