@@ -25,6 +25,7 @@ _SPEAKERS: dict[str, Callable[[Request, Mapping[str, Any], Mapping[str, Any], fl
     "azure": speak_azure.answer,
 }
 LONGEST_WAIT = 3600.0
+LONGEST_BODY = 65536
 
 
 @dataclass
@@ -71,8 +72,12 @@ def serve(address: str, machine: Mapping[str, Any], control: Control, port: int 
         disable_nagle_algorithm = True
 
         def _answer(self) -> None:
-            length = int(self.headers.get("Content-Length") or 0)
-            body = self.rfile.read(length) if 0 < length <= 65536 else b""
+            length = self.headers.get("Content-Length") or "0"
+            if not length.isdigit() or int(length) > LONGEST_BODY:
+                self.close_connection = True
+                self.send_error(400)
+                return
+            body = self.rfile.read(int(length))
             parts = urlsplit(self.path)
             request = Request(
                 method=self.command,
