@@ -38,11 +38,17 @@ class CliClient:
 
     def version(self) -> tuple[int, int, int]:
         """slurmctld's version, as ``scontrol show config`` tells it."""
-        text = self._run("scontrol", "show", "config")
-        match = re.search(r"^SLURM_VERSION\s*=\s*(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
+        text = self.config().get("SLURM_VERSION", "")
+        match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
         if not match:
-            raise SlurmUnavailable("scontrol show config: the answer has no SLURM_VERSION")
+            raise SlurmUnavailable(f"scontrol show config: SLURM_VERSION is {text!r}")
         return int(match[1]), int(match[2]), int(match[3])
+
+    def config(self) -> dict[str, str]:
+        """What slurmctld runs with, by slurm.conf's names: ``scontrol show config``. "(null)" is ""."""
+        text = self._run("scontrol", "show", "config")
+        found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
+        return {key: "" if value.strip() == "(null)" else value.strip() for key, value in found}
 
     def jobs(self) -> tuple[Job, ...]:
         """All jobs in slurmctld's memory. 22.05 ignores the filter and shows all; 24.11 needs ``--states=all`` for ended ones."""

@@ -1,0 +1,92 @@
+"""All commands of ``spotburst`` but ``run`` and ``agent``, put together."""
+
+from __future__ import annotations
+
+import logging
+import sys
+from collections.abc import Sequence
+from importlib import import_module, metadata
+from typing import Annotated
+
+import structlog
+import typer
+
+from job_wrapper.errors import SpotburstError
+
+_GROUPS = {
+    "describe": "slurm_plugin.cli.describe",
+    "attempts": "slurm_plugin.cli.attempts",
+    "checkpoints": "slurm_plugin.cli.checkpoints",
+    "nodes": "slurm_plugin.cli.nodes",
+    "check": "slurm_plugin.cli.check",
+    "store": "slurm_plugin.cli.store",
+    "render": "slurm_plugin.cli.render",
+    "manager": "slurm_plugin.cli.manager",
+    "local": "slurm_plugin.cli.local",
+}
+"""Command to the module that has it: ``app`` there is a group of commands, else ``command`` is one."""
+
+
+def start(arguments: Sequence[str]) -> int:
+    """Run one command; errors that a user can meet end as one line and their exit code."""
+    # Nothing but answers on standard output.
+    structlog.configure(
+        wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
+        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+    )
+    try:
+        result = _app(arguments[0] if arguments else "")(
+            args=list(arguments), prog_name="spotburst", standalone_mode=True
+        )
+    except SpotburstError as error:
+        for line in str(error).splitlines():
+            print(f"spotburst: {line}", file=sys.stderr)
+        return int(error.exit_code)
+    except BrokenPipeError:
+        return 141
+    except SystemExit as leaving:
+        return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    return int(result or 0)
+
+
+def _app(wanted: str) -> typer.Typer:
+    """The command asked for alone, since some take long to import; all of them when none is named."""
+    app = typer.Typer(
+        name="spotburst",
+        help="Cloud spot GPU nodes as a safe place for Slurm jobs.",
+        no_args_is_help=True,
+        add_completion=False,
+        pretty_exceptions_enable=False,
+        rich_markup_mode=None,
+        context_settings={"help_option_names": ["-h", "--help"]},
+    )
+    app.callback()(_options)
+    chosen = {wanted: _GROUPS[wanted]} if wanted in _GROUPS else _GROUPS
+    if len(chosen) > 1:
+        app.command("run", help="Run a program that survives reclaims.")(_elsewhere)
+        app.command("agent", help="Watch for notices (a service of each node).")(_elsewhere)
+    for name, module in chosen.items():
+        room = import_module(module)
+        if hasattr(room, "app"):
+            app.add_typer(room.app, name=name)
+        else:
+            app.command(name)(room.command)
+    return app
+
+
+def _elsewhere() -> None:
+    """``run`` and ``agent`` are started before this (see ``slurm_plugin.cli``); here they only stand in the list."""
+
+
+def _version(wanted: bool) -> None:
+    if wanted:
+        print(f"spotburst {metadata.version('spotburst')}")
+        raise typer.Exit
+
+
+def _options(
+    version: Annotated[
+        bool, typer.Option("--version", callback=_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    pass

@@ -1,0 +1,123 @@
+"""``spotburst attempts JOB``: one line an attempt."""
+
+from __future__ import annotations
+
+from dataclasses import asdict, replace
+from typing import Any
+
+from job_wrapper.store import RunLog
+from slurm_plugin.cli import output
+from slurm_plugin.cli.source import (
+    ClusterOption,
+    ConfigOption,
+    EndpointOption,
+    JobArgument,
+    JsonOption,
+    NameOption,
+    UriOption,
+    find_run,
+    place,
+    settings,
+    slurm_job,
+)
+from slurm_plugin.cli.story import lost_steps
+from slurm_plugin.slurm.records import Job
+from slurm_plugin.timeline import Attempt, Gap, attempts, gap
+
+_HEADINGS = (
+    *(
+        "EPOCH",
+        "JOB",
+        "RESTART",
+        "STATE",
+        "NODE",
+        "OFFERING",
+        "STARTED",
+        "FROM STEP",
+        "LAST STEP",
+        "COMMITS",
+        "ENDED",
+        "LOST STEPS",
+    ),
+    *("TO COMMIT", "TO REQUEUE", "TO RUNNING"),
+)
+
+_ENDS = {"running": None, "lost": "without a word", "finished": "exit 0"}
+
+
+def command(
+    job: JobArgument,
+    name: NameOption = None,
+    uri: UriOption = None,
+    endpoint_url: EndpointOption = None,
+    cluster: ClusterOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show each attempt of a job and why it ended.
+
+    TO COMMIT, TO REQUEUE and TO RUNNING count from the notice that ended the attempt: to its last commit, to its requeue, and to the
+    next attempt's program going on.
+    """
+    known = settings(config)
+    where = place(known, uri, endpoint_url, cluster)
+    shown, _ = slurm_job(known, job)
+    made = attempts(RunLog(where.store, find_run(where, job, name, shown)).entries())
+    made = [*made[:-1], _as_slurm_sees(made[-1], shown)]
+    followed = [
+        (one, gap(one, after) if after else None, lost_steps(one, after))
+        for one, after in zip(made, [*made[1:], None], strict=True)
+    ]
+    if json:
+        output.as_json(
+            [
+                asdict(one) | {"state": _state(one, shown), "lost_steps": lost} | _seconds(one, between)
+                for one, between, lost in followed
+            ]
+        )
+        return
+    output.table(_HEADINGS, (_row(one, between, lost, shown) for one, between, lost in followed))
+
+
+def _row(one: Attempt, between: Gap | None, lost: int | None, shown: Job | None) -> list[Any]:
+    seconds = _seconds(one, between)
+    return [
+        one.epoch,
+        one.job_id,
+        one.restart_count,
+        _state(one, shown),
+        one.node,
+        one.offering,
+        output.moment(one.started),
+        one.restored_step,
+        one.last_step,
+        one.commits,
+        _ENDS.get(one.why, one.why),
+        lost,
+        *(output.duration(value) for value in seconds.values()),
+    ]
+
+
+def _seconds(one: Attempt, between: Gap | None) -> dict[str, float | None]:
+    return {
+        "notice_to_commit": one.notice_to_commit,
+        "notice_to_requeue": between.notice_to_requeue if between else None,
+        "notice_to_running": between.notice_to_resumed if between else None,
+    }
+
+
+def _as_slurm_sees(newest: Attempt, shown: Job | None) -> Attempt:
+    """An attempt that the log leaves open is lost once Slurm has started another or given the job up."""
+    if newest.why != "running" or shown is None:
+        return newest
+    gone = shown.restart_count > newest.restart_count or not shown.has("RUNNING", "COMPLETING", "SUSPENDED")
+    return replace(newest, why="lost") if gone else newest
+
+
+def _state(one: Attempt, shown: Job | None) -> str:
+    """The job's state as of this attempt: Slurm's where it still runs, else what became of it."""
+    if one.why == "running":
+        return "+".join(sorted(shown.states)) if shown is not None and shown.has("RUNNING", "COMPLETING") else "running"
+    if one.why in ("lost", "suspended", "finished"):
+        return one.why
+    return "requeued" if one.exit_code is None else f"exit {one.exit_code}"

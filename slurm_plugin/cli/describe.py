@@ -1,0 +1,103 @@
+"""``spotburst describe JOB``: who, where, in what state, what happened, what happens next."""
+
+from __future__ import annotations
+
+import time
+
+from job_wrapper.errors import UsageError
+from job_wrapper.store import RunLog
+from job_wrapper.store.io_types import Entry
+from slurm_plugin.cli import output, story
+from slurm_plugin.cli.source import (
+    ClusterOption,
+    ConfigOption,
+    EndpointOption,
+    JobArgument,
+    JsonOption,
+    NameOption,
+    UriOption,
+    decisions,
+    find_run,
+    place,
+    settings,
+    slurm_job,
+)
+from slurm_plugin.timeline import attempts
+
+
+def command(
+    job: JobArgument,
+    name: NameOption = None,
+    uri: UriOption = None,
+    endpoint_url: EndpointOption = None,
+    cluster: ClusterOption = None,
+    config: ConfigOption = None,
+    json: JsonOption = False,
+) -> None:
+    """Show a job: state, history, what comes next."""
+    known = settings(config)
+    where = place(known, uri, endpoint_url, cluster)
+    shown, slurm_error = slurm_job(known, job)
+    entries: list[Entry] = []
+    run = None
+    try:
+        run = find_run(where, job, name, shown)
+        entries = RunLog(where.store, run).entries()
+    except UsageError:
+        if shown is None or name is not None:
+            raise
+    made = attempts(entries)
+    newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
+    told = sorted([*story.timeline(entries), *decisions(known, job)])
+    next_words = story.outlook(shown, slurm_error, entries)
+    if json:
+        output.as_json(
+            {
+                "job": job,
+                "run": run,
+                "uri": where.store.uri,
+                "user": shown.user if shown else None,
+                "partition": shown.partition if shown else None,
+                "states": sorted(shown.states) if shown else None,
+                "reason": shown.reason if shown else None,
+                "nodes": shown.nodes if shown else None,
+                "slurm_error": slurm_error,
+                "state": story.state(shown, slurm_error, entries),
+                "attempts": len(made),
+                "summary": entries[-1].summary if entries else None,
+                "newest_commit": None
+                if newest is None
+                else {"entry": newest.seq, "epoch": newest.epoch, "step": newest.step, "time": newest.time},
+                "timeline": [{"time": when, "text": text} for when, text in told],
+                "next": next_words,
+            }
+        )
+        return
+    last = made[-1] if made else None
+    output.facts(
+        [
+            ("Job", f"{job} ({shown.name}) of {shown.user}, partition {shown.partition}" if shown else job),
+            ("Run", f"{where.store.uri}/{run}" if run else None),
+            ("State", story.state(shown, slurm_error, entries)),
+            (
+                "Node",
+                ", ".join(shown.nodes)
+                if shown and shown.nodes
+                else last.node
+                if last and last.why == "running"
+                else None,
+            ),
+            ("Offering", last.offering if last else None),
+            ("Checkpoint", _checkpoint(newest.step, newest.seq, newest.time) if newest else "none yet"),
+            ("Next", next_words),
+            ("Comment", shown.comment if shown else None),
+        ]
+    )
+    if told:
+        output.console().print()
+    output.lines("Timeline", (f"{output.moment(when, tenths=True)}  {text}" for when, text in told))
+
+
+def _checkpoint(step: int | None, seq: int, when: float) -> str:
+    at = f"step {step}, " if step is not None else ""
+    return f"{at}entry {seq}, {output.duration(max(0.0, time.time() - when))} ago"

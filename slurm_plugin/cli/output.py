@@ -1,0 +1,134 @@
+"""How the commands print: tables, times, sizes, JSON. Nothing is asked or decided here."""
+
+from __future__ import annotations
+
+import json
+import sys
+import time
+from collections.abc import Iterable, Sequence
+from dataclasses import asdict, is_dataclass
+from enum import Enum
+from typing import Any
+
+from rich.console import Console
+from rich.table import Table
+from rich.text import Text
+
+UNKNOWN = "-"
+_WIDE = 1000
+"""Columns where there is no terminal: a line is never broken for a program that reads it."""
+
+_STYLES = {
+    "running": "green",
+    "finished": "green",
+    "kept": "green",
+    "verified": "green",
+    "ok": "green",
+    "lost": "red",
+    "damaged": "red",
+    "FAIL": "bold red",
+}
+
+
+def console() -> Console:
+    """Standard output: colours and the terminal's width only where there is a terminal."""
+    plain = not sys.stdout.isatty()
+    return Console(
+        markup=False,
+        emoji=False,
+        highlight=False,
+        soft_wrap=True,
+        width=_WIDE if plain else None,
+        no_color=plain or None,
+    )
+
+
+def cell(value: Any) -> Text:
+    """Anything as a cell; what could steer a terminal is taken out, since names and reasons come from others."""
+    text = UNKNOWN if value is None or value == "" else str(value)
+    safe = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    return Text(safe, style=_STYLES.get(safe, ""))
+
+
+def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
+    """A table. Numbers stand to the right."""
+    listed = [list(row) for row in rows]
+    made = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0), header_style="bold")
+    for index, heading in enumerate(headings):
+        values = [row[index] for row in listed if row[index] is not None]
+        numbers = bool(values) and all(isinstance(v, int | float) for v in values)
+        made.add_column(heading, justify="right" if numbers else "left", overflow="fold")
+    for row in listed:
+        made.add_row(*map(cell, row))
+    out = console()
+    if out.is_terminal:
+        out.print(made, soft_wrap=False)
+        return
+    with out.capture() as captured:
+        out.print(made, soft_wrap=False)
+    print("\n".join(line.rstrip() for line in captured.get().splitlines()))
+
+
+def facts(pairs: Iterable[tuple[str, Any]]) -> None:
+    """Names and values, one pair a line, the values beneath each other."""
+    listed = [(name, value) for name, value in pairs if value not in (None, "")]
+    width = max((len(name) for name, _ in listed), default=0)
+    for name, value in listed:
+        console().print(Text(f"{name:<{width}}  ", style="bold") + cell(value))
+
+
+def lines(title: str, rows: Iterable[str]) -> None:
+    """A heading with indented lines below it; nothing where there are none."""
+    listed = list(rows)
+    if listed:
+        console().print(Text(title, style="bold"))
+    for row in listed:
+        console().print(Text("  ") + cell(row))
+
+
+def as_json(value: Any) -> None:
+    """One JSON document."""
+    print(json.dumps(value, indent=2, sort_keys=True, default=_plain, ensure_ascii=False))
+
+
+def _plain(value: Any) -> Any:
+    if is_dataclass(value) and not isinstance(value, type):
+        return asdict(value)
+    if isinstance(value, Enum):
+        return value.value
+    if isinstance(value, frozenset | set):
+        return sorted(value)
+    return str(value)
+
+
+def moment(when: float | None, *, tenths: bool = False) -> str | None:
+    """Unix seconds in the local time zone, to the second or the tenth (cut, not rounded, so that both agree)."""
+    if not when:
+        return None
+    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) + (f".{int(when * 10) % 10}" if tenths else "")
+
+
+def duration(seconds: float | None) -> str | None:
+    """``0.8 s``, ``12 s``, ``3 min 20 s``, ``2 h 5 min``, ``3 d 4 h``."""
+    if seconds is None:
+        return None
+    whole = round(seconds)
+    if abs(seconds) < 9.95:
+        return f"{seconds:.1f} s"
+    for unit, size, below, small in (("d", 86400, "h", 3600), ("h", 3600, "min", 60), ("min", 60, "s", 1)):
+        if whole >= size:
+            rest = whole % size // small
+            return f"{whole // size} {unit}" + (f" {rest} {below}" if rest else "")
+    return f"{whole} s"
+
+
+def size(count: int | None) -> str | None:
+    """Bytes in powers of 1024, three digits: ``512 B``, ``1.21 GiB``."""
+    if count is None:
+        return None
+    value = float(count)
+    for unit in ("B", "KiB", "MiB", "GiB", "TiB"):
+        if value < 1000 or unit == "TiB":
+            return f"{count} B" if unit == "B" else f"{value:.3g} {unit}"
+        value /= 1024
+    raise AssertionError

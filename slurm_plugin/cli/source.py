@@ -1,0 +1,147 @@
+"""Where the answers come from: the run's log in the store, Slurm, the manager's ledger; and which run a JOB means."""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated, Any
+from urllib.parse import unquote, urlsplit
+
+import typer
+
+from job_wrapper.errors import UsageError
+from job_wrapper.node_config import load_node_config
+from job_wrapper.store import RunLog, find_runs, open_store, run_path
+from job_wrapper.store.io_types import ObjectStore
+from slurm_plugin.config import Config, find_config, load_config
+from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
+from slurm_plugin.slurm.cli import CliClient
+from slurm_plugin.slurm.client import SlurmClient
+from slurm_plugin.slurm.connect import connect
+from slurm_plugin.slurm.records import Job
+
+_JOB = re.compile(r"\d+(_\d+)?(\+\d+)?\Z")
+
+JobArgument = Annotated[
+    str, typer.Argument(metavar="JOB", help="Job id as Slurm shows it (123, 123_4), or the name given with --run.")
+]
+NameOption = Annotated[
+    str | None, typer.Option("--name", help="Which of the job's wrapped programs; needed only where there are several.")
+]
+UriOption = Annotated[
+    str | None, typer.Option("--uri", help="Where checkpoints are; else what burst.yaml or node.json says.")
+]
+EndpointOption = Annotated[str | None, typer.Option("--endpoint-url", help="S3 server, if it is not AWS.")]
+ClusterOption = Annotated[
+    str | None, typer.Option("--cluster", help="Slurm's ClusterName; else what burst.yaml or node.json says.")
+]
+ConfigOption = Annotated[Path | None, typer.Option("--config", help="burst.yaml; else looked for beside slurm.conf.")]
+JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
+
+
+def settings(path: Path | None, *, needed: bool = False) -> Config | None:
+    """burst.yaml, or None where there is none that this user may read. One that is wrong is an error, as is a missing one that was named
+    or is ``needed``."""
+    if path is not None or needed:
+        return load_config(path or find_config())
+    try:
+        found = find_config()
+    except ConfigError:
+        return None
+    return load_config(found) if os.access(found, os.R_OK) else None
+
+
+@dataclass(frozen=True, slots=True)
+class Place:
+    """A store and the cluster whose runs are meant."""
+
+    store: ObjectStore
+    cluster: str
+
+
+def place(config: Config | None, uri: str | None, endpoint_url: str | None, cluster: str | None) -> Place:
+    """The store and cluster that the arguments, burst.yaml or node.json name, in this order. Raises ``UsageError``, ``StoreError``."""
+    node = load_node_config()
+    if config is not None:
+        known, known_endpoint, name = config.checkpoints.uri, config.checkpoints.endpoint_url or "", config.cluster
+    else:
+        known, known_endpoint, name = node.uri, node.endpoint_url, node.cluster
+    chosen = (uri or known).rstrip("/")
+    if not chosen:
+        raise UsageError("no place of checkpoints is known here (no readable burst.yaml, no node.json): give --uri")
+    whose = cluster or name or os.environ.get("SLURM_CLUSTER_NAME", "")
+    if not whose:
+        raise UsageError(
+            "the cluster's name is not known here (no readable burst.yaml, no node.json): give --cluster NAME, as in slurm.conf"
+        )
+    endpoint = endpoint_url if endpoint_url is not None else ("" if uri else known_endpoint)
+    _must_exist(chosen)
+    return Place(open_store(chosen, endpoint_url=endpoint, prove=False), whose)
+
+
+def _must_exist(uri: str) -> None:
+    """Asking must not create a folder that was mistyped (opening a store does)."""
+    path = uri if uri.startswith("/") else unquote(urlsplit(uri).path) if uri.startswith("file:") else None
+    if path is not None and not Path(path).is_dir():
+        raise UsageError(f"{uri}: there is no such folder here, so there are no checkpoints in it")
+
+
+def slurm_client(config: Config | None) -> SlurmClient:
+    """As burst.yaml says, or by the commands on PATH and SLURM_CONF."""
+    return connect(config.slurm) if config is not None else CliClient(timeout=10.0)
+
+
+def slurm_job(config: Config | None, job: str) -> tuple[Job | None, str | None]:
+    """(the job as Slurm shows it or None, why Slurm could not be asked or None)."""
+    try:
+        jobs = slurm_client(config).jobs()
+    except (SlurmUnavailable, SlurmRefused, ConfigError) as error:
+        return None, str(error)
+    return next((j for j in jobs if job in (j.name_id, str(j.job_id))), None), None
+
+
+def find_run(where: Place, job: str, name: str | None, shown: Job | None = None) -> str:
+    """The path of the run that JOB and ``--name`` mean. Raises ``UsageError`` that says what there is instead."""
+    if not _JOB.match(job):
+        return _existing(where, job, name)
+    ids = [job, shown.name_id] if shown is not None and shown.name_id != job and _JOB.match(shown.name_id) else [job]
+    for job_id in ids:
+        runs = find_runs(where.store, where.cluster, job_id.partition("+")[0])
+        named = [r for r in runs if r.rpartition("/")[2] == name] if name else runs
+        if len(named) == 1:
+            return named[0]
+        main = run_path(where.cluster, job_id.partition("+")[0])
+        if not name and main in named:
+            return main
+        if named or runs:
+            raise UsageError(f"job {job}: say which with --name: {', '.join(r.rpartition('/')[2] for r in runs)}")
+    tasks = sorted({info.key.split("/")[2] for info in where.store.list(f"{where.cluster}/jobs/{job}_")})
+    if tasks:
+        raise UsageError(f"job {job} is an array: say which task; with checkpoints: {', '.join(tasks)}")
+    return _existing(where, job, name)
+
+
+def _existing(where: Place, job: str, name: str | None) -> str:
+    run = run_path(where.cluster, job, name or "main")
+    if not RunLog(where.store, run).seqs():
+        raise UsageError(
+            f"{job}: no run of it in {where.store.uri}/{where.cluster}: it has not reached `spotburst run` yet, "
+            "or it keeps its checkpoints elsewhere (--uri, --name, --cluster)"
+        )
+    return run
+
+
+def decisions(config: Config | None, job: str) -> list[tuple[float, str]]:
+    """What the manager noted about the job, where this user may read its ledger: (Unix seconds, words)."""
+    if config is None:
+        return []
+    try:
+        from slurm_plugin import ledger  # type: ignore[attr-defined,unused-ignore]
+
+        events: Callable[..., Any] = ledger.Ledger.open_readonly(config.state_dir / "ledger.db").events
+        return [(float(event.time), str(event.text)) for event in events(job=job)]
+    except Exception:  # an extra for whoever may read it; never a reason to answer nothing
+        return []

@@ -1,0 +1,172 @@
+"""A run's log and Slurm's view of its job, told for people: what happened, and what happens next. Pure."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.cli.output import duration, moment
+from slurm_plugin.slurm.records import Job
+from slurm_plugin.timeline import Attempt
+
+_OVER = {
+    "COMPLETED",
+    "FAILED",
+    "CANCELLED",
+    "TIMEOUT",
+    "OUT_OF_MEMORY",
+    "DEADLINE",
+    "BOOT_FAIL",
+    "NODE_FAIL",
+    "PREEMPTED",
+}
+_WAITS = {
+    "BeginTime": "waits for its begin time; the manager clears the one that a requeue sets as soon as a node is ready",
+    "Resources": "waits for a free node",
+    "Priority": "waits behind jobs of higher priority",
+    "Dependency": "waits for another job",
+    "BadConstraints": "can't be scheduled as it asks (BadConstraints): see `scontrol show job`",
+    "JobHeldUser": "is held: scontrol release lets it go on",
+    "JobHeldAdmin": "is held by an administrator",
+    "job_requeued_in_held_state": "was requeued and held: scontrol release lets it go on",
+    "JobHoldMaxRequeue": "is held by Slurm after too many failed launches: scontrol release lets it go on",
+    "launch_failed_requeued_held": "is held by Slurm after a failed launch: scontrol release lets it go on",
+}
+
+
+def lost_steps(before: Attempt, after: Attempt | None) -> int | None:
+    """Steps that ``after`` had to do again, as far as the log tells: 0 after an attempt that committed at its notice."""
+    if after is None or before.noticed is None or before.last_step is None or not before.commits:
+        return None
+    if before.urgent_commit is None:
+        return None
+    return max(0, before.last_step - (after.restored_step or 0)) if after.resumed is not None else None
+
+
+def timeline(entries: Sequence[Entry]) -> list[tuple[float, str]]:
+    """(Unix seconds, words) of all that the log tells, oldest first. Commits in a row that nobody asked for are one line."""
+    found = [event for index, entry in enumerate(entries) for event in _events(entries, index, entry)]
+    return sorted(_merged(found), key=lambda event: event[0])
+
+
+def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tuple[float, str]]:
+    body = entry.body
+    if entry.kind is Kind.CLAIM:
+        before = entries[index - 1] if index else None
+        if before is not None and before.kind not in (Kind.INTERRUPTED, Kind.SUSPENDED, Kind.END):
+            yield entry.time, f"attempt {before.epoch} was lost: the log does not say how it ended"
+        where = str(body.get("node") or entry.writer.host)
+        offering = f" ({body['offering']})" if body.get("offering") else ""
+        yield entry.time, f"attempt {entry.epoch} starts on {where}{offering}, restart {entry.writer.restart_count}"
+    resumed = body.get("resumed_at")
+    if isinstance(resumed, int | float):
+        step = body.get("restored_step")
+        yield float(resumed), "the program goes on" + (f" from step {step}" if step is not None else " from the start")
+    if entry.kind is Kind.INTERRUPTED and isinstance(body.get("arrived"), int | float):
+        yield float(body["arrived"]), _notice(body)
+    if entry.kind is Kind.COMMIT:
+        step = body.get("step")
+        urgent = "urgent commit" if body.get("urgent") else "commit"
+        yield entry.time, urgent + (f" at step {step}" if step is not None else "")
+    if entry.kind is Kind.RESTORE_FAILED:
+        yield entry.time, f"the checkpoint of entry {body.get('entry')} could not be restored: {body.get('error', '')}"
+    if entry.kind is Kind.INTERRUPTED:
+        yield entry.time, f"attempt {entry.epoch} ends, to be brought back: {body.get('reason', '')}"
+    if entry.kind is Kind.SUSPENDED:
+        yield entry.time, f"attempt {entry.epoch} ends: the run is suspended"
+    if entry.kind is Kind.END:
+        yield entry.time, f"the run ends with exit code {body.get('exit_code')}: {body.get('reason', '')}"
+
+
+def _notice(body: dict[str, Any]) -> str:
+    notice = body.get("notice")
+    if not isinstance(notice, dict):
+        return f"notice: {body.get('reason', '')}"
+    deadline = notice.get("deadline")
+    left = duration(deadline - body["arrived"]) if isinstance(deadline, int | float) else None
+    return f"notice: {notice.get('provider', '')} {notice.get('kind', '')}" + (f", {left} ahead" if left else "")
+
+
+def _merged(events: list[tuple[float, str]]) -> Iterator[tuple[float, str]]:
+    run: list[tuple[float, str]] = []
+    for event in [*events, (0.0, "")]:
+        if event[1].startswith("commit"):
+            run.append(event)
+            continue
+        if len(run) > 2:
+            yield run[0]
+            yield run[-1][0], f"… {run[-1][1]}, the last of {len(run)}"
+        else:
+            yield from run
+        run = []
+        if event[1]:
+            yield event
+
+
+def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) -> str:
+    """One line: what the job and its run are now."""
+    last = entries[-1] if entries else None
+    unknown = "unknown to Slurm" if slurm_error is None else f"unknown, Slurm can't be asked ({slurm_error})"
+    words = "+".join(sorted(job.states)) if job is not None else unknown
+    if job is not None and job.has("PENDING") and job.reason not in ("", "None"):
+        words += f" ({job.reason})"
+    if last is None:
+        return f"{words}; no attempt yet"
+    if last.summary.ended is not None:
+        return f"{words}; the run ended with exit code {last.summary.ended}"
+    return f"{words}; attempt {last.epoch}, {last.summary.recoveries} recoveries"
+
+
+def outlook(job: Job | None, slurm_error: str | None, entries: Sequence[Entry], now: float | None = None) -> str:
+    """What happens next, and why."""
+    last = entries[-1] if entries else None
+    if last is not None and last.summary.ended == 0:
+        return "nothing: the run has finished. Started again it exits at once"
+    if last is not None and last.summary.ended is not None:
+        return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {_by_hand(last)}"
+    if slurm_error is not None:
+        return "not known, since Slurm can't be asked"
+    if job is None:
+        return f"nothing by itself: Slurm does not know the job any more. {_by_hand(last)}"
+    if job.has("COMPLETING"):
+        return "the attempt that ran is ending; then Slurm decides"
+    if job.has("CONFIGURING"):
+        return f"waits for {', '.join(job.nodes) or 'its nodes'} to boot"
+    if job.has("SUSPENDED"):
+        return "suspended: goes on with scontrol resume"
+    if job.running:
+        return _running(job, last)
+    if job.has("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
+        return _pending(job, now)
+    if job.has(*_OVER):
+        word = sorted(job.states & _OVER)[0]
+        return f"nothing by itself: Slurm ended the job ({word}). {_by_hand(last)}"
+    return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
+
+
+def _running(job: Job, last: Entry | None) -> str:
+    if job.preempt_time:
+        return f"is being preempted since {moment(job.preempt_time)}: commits, and comes back on other capacity"
+    if last is None:
+        return "runs, and has not reached `spotburst run` yet"
+    if last.kind is Kind.INTERRUPTED:
+        return f"is being brought back: {last.body.get('reason', '')}"
+    return "runs on; commits at its interval, and at once when its capacity is taken away"
+
+
+def _pending(job: Job, now: float | None) -> str:
+    if job.reason == "BeginTime" and job.eligible_time > (time.time() if now is None else now):
+        return f"{_WAITS['BeginTime']} (set to {moment(job.eligible_time)})"
+    if job.priority == 0 and not job.reason.startswith(("JobHeld", "job_requeued", "JobHold", "launch_failed")):
+        return "is held: scontrol release lets it go on"
+    return _WAITS.get(job.reason.replace(" ", "_"), f"waits for Slurm to start it: {job.reason or 'no reason given'}")
+
+
+def _by_hand(last: Entry | None) -> str:
+    if last is None or not last.summary.commits:
+        return "There is no checkpoint to go on from"
+    newest = last.summary.commits[-1]
+    at = f"step {newest.step}" if newest.step is not None else f"entry {newest.seq}"
+    return f"The checkpoint of {at} stands: a new job with `spotburst run --run {last.writer.job_id} …` goes on from it"

@@ -1,0 +1,131 @@
+"""A site with burst.yaml and a real store in a folder, and runs written to it as the wrapper writes them."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+import pytest
+
+from job_wrapper.store import PartWriter, RunLog, open_store, run_path, write_manifest
+from job_wrapper.store.claim import Claim
+from job_wrapper.store.io_types import Entry, ObjectStore, Writer
+from slurm_plugin.cli.app import start
+
+BURST = """\
+cluster: demo
+state_dir: {folder}/state
+slurm: {{conf: {folder}/slurm.conf}}
+checkpoints: {{uri: "file://{folder}/store"}}
+providers: {{local: {{type: local}}}}
+nodesets:
+  - {{name: spot, nodes: "spot-[1-3]", cpus: 1, memory_mb: 500, offerings: [{{provider: local, instance_type: small}}]}}
+partitions: [{{name: spot, nodesets: [spot]}}]
+"""
+START = 1_800_000_000.0
+
+
+@dataclass
+class Site:
+    """Time goes on only when ``tick`` is called."""
+
+    folder: Path
+    now: float = START
+    store: ObjectStore = field(init=False)
+
+    def __post_init__(self) -> None:
+        (self.folder / "burst.yaml").write_text(BURST.format(folder=self.folder))
+        self.uri = f"file://{self.folder}/store"
+        self.store = open_store(self.uri, prove=False)
+
+    def tick(self, seconds: float) -> float:
+        self.now += seconds
+        return self.now
+
+    def claim(
+        self,
+        job: str,
+        restart: int = 0,
+        node: str = "spot-1",
+        name: str = "main",
+        step: int = 0,
+        run: str | None = None,
+    ) -> Claim:
+        log = RunLog(self.store, run or run_path("demo", job, name), clock=lambda: self.now)
+        writer = Writer("demo", job, restart, step, f"{node}.example", os.urandom(8).hex())
+        body = {"node": node, "offering": "local/local/a/small/spot", "started_at": self.now - 0.5}
+        return log.claim(writer, keep=2, body=body)
+
+    def commit(
+        self, claim: Claim, step: int | None, content: bytes, *, resumed: int | None = -1, urgent: bool = False
+    ) -> Entry:
+        """``resumed``: the step that the program went on from (None: from the start); -1: told already."""
+        writer = PartWriter(self.store, claim.data_prefix, "rank-0")
+        writer.add_bytes("state", content)
+        part = writer.finish()
+        manifest = write_manifest(
+            self.store, claim.run, claim.epoch, claim.data_prefix, step=step, parts={"rank-0": part}
+        )
+        body: dict[str, object] = {"reason": "reclaim" if urgent else "interval", "urgent": urgent, "seconds": 0.25}
+        if resumed != -1:
+            body |= {"resumed_at": self.now - 1.0, "restored_step": resumed}
+        return claim.commit(manifest, step=step, body=body)
+
+    def reclaimed_twice(self, job: str = "123") -> Claim:
+        """Attempt 1 is reclaimed with notice, attempt 2 vanishes, attempt 3 finishes."""
+        first = self.claim(job)
+        for step in (10, 20, 30):
+            self.tick(10)
+            self.commit(first, step, b"x" * (1000 + step), resumed=None if step == 10 else -1)
+        arrived = self.tick(5)
+        self.tick(1)
+        self.commit(first, 35, b"y" * 2000, urgent=True)
+        self.tick(0.5)
+        notice = {
+            "provider": "aws",
+            "kind": "reclaim",
+            "source_id": "s",
+            "arrived": arrived,
+            "deadline": arrived + 120,
+            "text": "",
+        }
+        first.interrupted("aws reclaim", {"arrived": arrived, "notice": notice})
+        self.tick(4)
+        second = self.claim(job, 1, "spot-2")
+        self.tick(10)
+        self.commit(second, 40, b"z" * 3000, resumed=35)
+        self.tick(60)
+        third = self.claim(job, 2, "spot-3")
+        self.tick(10)
+        self.commit(third, 50, b"w" * 4000, resumed=40)
+        self.tick(1)
+        third.end(0, "finished")
+        return third
+
+
+@pytest.fixture
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+    for variable in ("SLURM_CONF", "SPOTBURST_NODE_CONFIG", "SLURM_CLUSTER_NAME"):
+        monkeypatch.delenv(variable, raising=False)
+    monkeypatch.setenv("SPOTBURST_CONFIG", str(tmp_path / "burst.yaml"))
+    monkeypatch.setenv("TZ", "UTC")
+    return Site(tmp_path)
+
+
+@dataclass(frozen=True)
+class Said:
+    code: int
+    out: str
+    err: str
+
+
+@pytest.fixture
+def spotburst(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
+    def call(*arguments: str) -> Said:
+        code = start(arguments)
+        said = capsys.readouterr()
+        return Said(code, said.out, said.err)
+
+    return call

@@ -1,0 +1,185 @@
+"""The command itself: how it starts, what it says to wrong arguments and settings, the commands that need no run."""
+
+from __future__ import annotations
+
+import json
+import os
+import pty
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from tests.unit.cli.conftest import Said, Site
+
+Spotburst = Callable[..., Said]
+PROGRAM = Path(sys.executable).parent / "spotburst"
+
+
+@pytest.mark.parametrize("arguments", [["run", "--help"], ["run"], ["agent", "--help"]])
+def test_run_and_agent_start_without_what_the_others_need(arguments: list[str]) -> None:
+    script = (
+        "import sys, atexit\n"
+        "slow = {'typer', 'pydantic', 'rich', 'yaml', 'torch', 'boto3', 'obstore', 'structlog', 'ClusterShell', 'jinja2'}\n"
+        "atexit.register(lambda: print('IMPORTED', sorted(slow & set(sys.modules)), flush=True))\n"
+        f"sys.argv = ['spotburst', *{arguments!r}]\n"
+        "from slurm_plugin.cli import main\n"
+        "sys.exit(main())\n"
+    )
+    done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
+    assert "IMPORTED []" in done.stdout
+    assert done.returncode == (2 if arguments == ["run"] else 0)
+    assert f"spotburst {arguments[0]}" in done.stdout + done.stderr
+
+
+def test_help_lists_every_command(spotburst: Spotburst) -> None:
+    said = spotburst("--help")
+    assert said.code == 0
+    for command in (
+        "run",
+        "agent",
+        "describe",
+        "attempts",
+        "checkpoints",
+        "nodes",
+        "store",
+        "manager",
+        "render",
+        "check",
+        "local",
+    ):
+        assert f"\n  {command} " in said.out
+
+
+@pytest.mark.parametrize(
+    "arguments", [["nonsense"], ["describe"], ["describe", "1", "2"], ["attempts", "1", "--nope"], ["store"]]
+)
+def test_wrong_arguments_end_with_2_and_a_word(spotburst: Spotburst, arguments: list[str]) -> None:
+    said = spotburst(*arguments)
+    assert said.code == 2
+    assert "Usage" in said.err + said.out
+    assert "Traceback" not in said.err
+
+
+def test_version(spotburst: Spotburst) -> None:
+    assert spotburst("--version").out.startswith("spotburst 0.")
+
+
+def test_a_wrong_burst_yaml_is_one_line_a_fault_and_no_traceback(site: Site) -> None:
+    burst = site.folder / "burst.yaml"
+    burst.write_text(burst.read_text() + "colour: red\nrecovery: {max_attempts: 0}\n")
+    done = subprocess.run([PROGRAM, "attempts", "1"], capture_output=True, text=True, check=False)
+    assert done.returncode == 2
+    assert done.stdout == ""
+    lines = done.stderr.splitlines()
+    assert len(lines) == 2
+    assert all(line.startswith(f"spotburst: {burst}: ") for line in lines)
+    assert any("colour: unknown key; allowed here: checkpoints, cluster" in line for line in lines)
+
+
+def test_a_burst_yaml_that_was_named_must_be_there(site: Site, spotburst: Spotburst) -> None:
+    said = spotburst("attempts", "1", "--config", str(site.folder / "nowhere.yaml"))
+    assert said.code == 2
+    assert "nowhere.yaml: can't be read" in said.err
+
+
+@pytest.mark.parametrize("command", [["manager"], ["render", "gres"]])
+def test_without_burst_yaml_the_places_looked_at_are_listed(
+    command: list[str], spotburst: Spotburst, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.delenv("SPOTBURST_CONFIG", raising=False)
+    monkeypatch.setenv("SLURM_CONF", str(tmp_path / "slurm.conf"))
+    said = spotburst(*command)
+    assert said.code == 2
+    assert f"no burst.yaml found: looked at {tmp_path}/burst.yaml" in said.err
+
+
+def test_nodes_without_slurm_conf_says_what_to_set(site: Site, spotburst: Spotburst) -> None:
+    said = spotburst("nodes")
+    assert said.code == 2
+    assert "slurm.conf is not there; set slurm.conf in burst.yaml" in said.err
+
+
+def test_check_goes_on_after_a_failure(site: Site, spotburst: Spotburst) -> None:
+    said = spotburst("check", "--json")
+    assert said.code == 1
+    found = {f["what"]: f["good"] for f in json.loads(said.out)}
+    assert found == {
+        "burst.yaml": True,
+        "slurmctld": False,
+        "state_dir": False,
+        "manager": False,
+        "checkpoint store": True,
+    }
+    (site.folder / "state").mkdir(mode=0o700)
+    assert {f["what"]: f["good"] for f in json.loads(spotburst("check", "--json").out)}["state_dir"]
+    (site.folder / "state").chmod(0o777)
+    assert not {f["what"]: f["good"] for f in json.loads(spotburst("check", "--json").out)}["state_dir"]
+
+
+def test_check_of_a_wrong_burst_yaml_names_the_fault(site: Site, spotburst: Spotburst) -> None:
+    (site.folder / "burst.yaml").write_text("cluster: [")
+    said = spotburst("check")
+    assert said.code == 1
+    assert "is not YAML" in said.out
+
+
+def test_store_check_of_a_good_store_leaves_nothing(site: Site, spotburst: Spotburst) -> None:
+    before = sorted(p for p in (site.folder / "store").rglob("*") if p.is_file())
+    said = spotburst("store", "check", "--json")
+    assert said.code == 0
+    report = json.loads(said.out)
+    assert report["safe"]
+    assert all(p["kept"] for p in report["proofs"])
+    assert sorted(p for p in (site.folder / "store").rglob("*") if p.is_file()) == before
+
+
+@pytest.mark.parametrize(
+    ("uri", "words"),
+    [
+        ("ftp://host/x", "use one of file://, s3://"),
+        ("file://relative", "three slashes"),
+        ("file:///nowhere/at/all", "Is its file system mounted"),
+        ("file:///dev/null", "is a file, not a folder"),
+    ],
+)
+def test_store_check_of_what_cannot_be_one(site: Site, spotburst: Spotburst, uri: str, words: str) -> None:
+    said = spotburst("store", "check", uri)
+    assert said.code == 81
+    assert words in said.out
+    assert "Traceback" not in said.err
+
+
+def test_render_needs_no_slurm_when_its_version_is_given(site: Site, spotburst: Spotburst) -> None:
+    said = spotburst("render", "slurm", "--slurm-version", "24.11.5")
+    assert said.code == 0
+    assert "NodeName=spot-[1-3]" in said.out
+    asked = spotburst("render", "slurm")
+    assert asked.code == 2
+    assert "give --slurm-version" in asked.err
+    assert "22.05" in spotburst("render", "slurm", "--slurm-version", "20.2.1").err
+
+
+def test_colours_and_width_only_on_a_terminal(site: Site) -> None:
+    site.reclaimed_twice()
+    piped = subprocess.run([PROGRAM, "attempts", "123"], capture_output=True, text=True, check=True)
+    assert "\x1b" not in piped.stdout
+    assert len(piped.stdout.splitlines()) == 4
+    ours, theirs = pty.openpty()
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "300"}
+    child = subprocess.Popen([PROGRAM, "attempts", "123"], stdout=theirs, stdin=theirs, env=environment)
+    os.close(theirs)
+    shown = b""
+    while True:
+        try:
+            part = os.read(ours, 65536)
+        except OSError:
+            break
+        if not part:
+            break
+        shown += part
+    os.close(ours)
+    assert child.wait() == 0
+    assert b"\x1b[" in shown
