@@ -1,0 +1,465 @@
+"""What the manager must not forget, in one SQLite file: launch intents, offerings, notices, replacements, jobs seen, what happened.
+
+Kept in WAL mode with synchronous=FULL: what a call wrote is there after ``kill -9`` and after a power cut. Only the manager writes;
+``describe`` and others open it read-only beside it. A file that is damaged is moved aside, never repaired: machines are found again by
+their tags, the rest is experience.
+"""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+import uuid
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any
+
+import structlog
+
+from slurm_plugin.cloud.provider import RefusalKind
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.ledger_records import (
+    SCHEMA,
+    VERSION,
+    Counter,
+    Event,
+    Intent,
+    IntentState,
+    OpenNotice,
+    Replacement,
+    SeenJob,
+)
+from slurm_plugin.placement import OfferingState, launched, reclaimed, refused
+
+log = structlog.get_logger(__name__)
+
+KEEP_EVENTS = 30 * 86400.0
+"""Seconds for which events and closed intents are kept."""
+_TRY_AGAIN = (1.0, 30.0)
+"""First and longest wait after TRY_LATER, in seconds; doubled each time."""
+
+
+class Ledger:
+    """The manager's memory. Every method is one transaction unless within ``batch``; all may raise ``sqlite3.Error``.
+
+    Times are Unix seconds by ``clock``. Safe to use from several threads.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
+        self._db = connection
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    @classmethod
+    def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Ledger:
+        """For the manager. Makes the file (mode 0600); moves a damaged one aside and says so.
+
+        Raises ``ConfigError`` when the file can't be used at all, or was written by a newer version.
+        """
+        try:
+            try:
+                return cls(_connect(path), clock)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+                log.error("the ledger is damaged: moved aside, machines are found again by their tags", path=str(aside))
+                for suffix in ("", "-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+                ledger = cls(_connect(path), clock)
+                ledger.event("ledger", f"the ledger was damaged and begun anew; the old one is {aside}")
+                return ledger
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{path}: can't be opened: {error}; it must belong to the manager's user") from error
+
+    @classmethod
+    def open_readonly(cls, path: Path) -> Ledger:
+        """For looking only. Raises ``ConfigError`` when there is none or it can't be read."""
+        if not path.is_file():
+            raise ConfigError(f"{path}: there is no ledger; the manager makes it when it first runs")
+        try:
+            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+            _check_version(db, path)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: can't be read: {error}") from error
+        return cls(db)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Several writes as one transaction: all or none."""
+        with self._lock:
+            if self._depth:
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            self._depth = 1
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            else:
+                self._db.execute("COMMIT")
+            finally:
+                self._depth = 0
+
+    def _rows(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()
+
+    def _do(self, sql: str, *values: Any) -> int:
+        with self.batch():
+            return self._db.execute(sql, values).rowcount
+
+    # --- intents ------------------------------------------------------------------------------------------------------
+
+    def open_intent(self, node: str, nodeset: str, provider: str, offering_id: str) -> Intent:
+        """Before the cloud is asked. The launch id is a UUID, which every cloud takes as its idempotency token."""
+        intent = Intent(
+            str(uuid.uuid4()),
+            node,
+            nodeset,
+            provider,
+            offering_id,
+            self._clock(),
+            IntentState.ASKED,
+            tried=self._clock(),
+        )
+        with self.batch():
+            self._put(intent)
+            self.event("launch", f"asking {offering_id}", node=node, launch_id=intent.launch_id)
+        return intent
+
+    def asked_again(self, launch_id: str) -> None:
+        """Before the same call is repeated."""
+        self._do("UPDATE intents SET tried=?, tries=tries+1 WHERE launch_id=?", self._clock(), launch_id)
+
+    def launched(self, launch_id: str, instance_id: str) -> None:
+        """The cloud accepted."""
+        with self.batch():
+            changed = self._do(
+                "UPDATE intents SET instance_id=?, state=CASE WHEN state='asked' THEN 'live' ELSE state END "
+                "WHERE launch_id=? AND state IN ('asked','live','retired')",
+                instance_id,
+                launch_id,
+            )
+            for node, offering_id in self._rows("SELECT node, offering_id FROM intents WHERE launch_id=?", launch_id):
+                self.event(
+                    "launched",
+                    f"{instance_id} of {offering_id}",
+                    node=node,
+                    launch_id=launch_id,
+                    instance_id=instance_id,
+                )
+                if changed:
+                    self._offering(offering_id, lambda state: launched(state, self._clock()))
+
+    def refused(self, launch_id: str, kind: RefusalKind, code: str, text: str) -> None:
+        """The cloud refused: the intent is closed and its offering cools; after TRY_LATER it waits to be asked again."""
+        now = self._clock()
+        with self.batch():
+            for node, offering_id, tries in self._rows(
+                "SELECT node, offering_id, tries FROM intents WHERE launch_id=? AND state='asked'", launch_id
+            ):
+                if kind is RefusalKind.TRY_LATER:
+                    wait = min(_TRY_AGAIN[1], _TRY_AGAIN[0] * 2 ** min(tries, 10))
+                    self._do("UPDATE intents SET retry_at=? WHERE launch_id=?", now + wait, launch_id)
+                else:
+                    why = f"{code}: {text}"
+                    self._do(
+                        "UPDATE intents SET state='refused', ended=?, why=? WHERE launch_id=?", now, why, launch_id
+                    )
+                    self._offering(offering_id, lambda state, why=why: refused(state, kind, why, now))  # type: ignore[misc]
+                self.event(
+                    "refused", f"{offering_id}: {code}: {text}", node=node, launch_id=launch_id, refusal=kind.value
+                )
+
+    def adopt(
+        self,
+        *,
+        launch_id: str,
+        instance_id: str,
+        node: str,
+        nodeset: str,
+        provider: str,
+        offering_id: str,
+        launched: float,
+    ) -> None:
+        """A machine found by its tag: the answer of its launch was lost, or the whole ledger was."""
+        with self.batch():
+            changed = self._do(
+                "UPDATE intents SET instance_id=?, state=CASE WHEN state='retired' THEN 'retired' ELSE 'live' END "
+                "WHERE launch_id=?",
+                instance_id,
+                launch_id,
+            )
+            if not changed:
+                self._put(
+                    Intent(
+                        launch_id,
+                        node,
+                        nodeset,
+                        provider,
+                        offering_id,
+                        launched,
+                        IntentState.LIVE,
+                        instance_id,
+                        tried=launched,
+                    )
+                )
+            self.event(
+                "adopted", f"{instance_id} found by its tag", node=node, launch_id=launch_id, instance_id=instance_id
+            )
+
+    def retire(self, launch_id: str, why: str, *, blame: bool = False) -> bool:
+        """The machine is to be ended; before the cloud is told. False if that stood there already."""
+        return self._end(launch_id, IntentState.RETIRED, ("asked", "live"), why, blame)
+
+    def close_intent(self, launch_id: str, why: str, *, blame: bool = False) -> bool:
+        """The machine is gone. False if that stood there already."""
+        return self._end(launch_id, IntentState.GONE, ("asked", "live", "retired"), why, blame)
+
+    def _end(self, launch_id: str, state: IntentState, before: tuple[str, ...], why: str, blame: bool) -> bool:
+        now = self._clock()
+        with self.batch():
+            marks = ",".join("?" * len(before))
+            changed = self._do(
+                f"UPDATE intents SET state=?, ended=?, why=? WHERE launch_id=? AND state IN ({marks})",  # noqa: S608
+                state.value,
+                now,
+                why,
+                launch_id,
+                *before,
+            )
+            for node, offering_id in self._rows("SELECT node, offering_id FROM intents WHERE launch_id=?", launch_id):
+                if changed:
+                    self.event(state.value, why, node=node, launch_id=launch_id)
+                    if blame:
+                        self._offering(offering_id, lambda state: refused(state, RefusalKind.NO_CAPACITY, why, now))
+        return bool(changed)
+
+    def _put(self, i: Intent) -> None:
+        self._do(
+            "INSERT INTO intents (launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried) "
+            "VALUES (?,?,?,?,?,?,?,?,?)",
+            *(
+                i.launch_id,
+                i.node,
+                i.nodeset,
+                i.provider,
+                i.offering_id,
+                i.created,
+                i.state.value,
+                i.instance_id,
+                i.tried,
+            ),
+        )
+
+    def intents(self, *, closed: bool = False) -> tuple[Intent, ...]:
+        """All open intents, oldest first; with ``closed`` also the refused and the gone."""
+        states = ("asked", "live", "retired", "refused", "gone") if closed else ("asked", "live", "retired")
+        rows = self._rows(
+            "SELECT launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried, tries, retry_at, ended, "
+            f"why FROM intents WHERE state IN ({','.join('?' * len(states))}) ORDER BY created, launch_id",  # noqa: S608
+            *states,
+        )
+        return tuple(
+            Intent(r[0], r[1], r[2], r[3], r[4], r[5], IntentState(r[6]), r[7], r[8], r[9], r[10], r[11], r[12])
+            for r in rows
+        )
+
+    # --- offerings ----------------------------------------------------------------------------------------------------
+
+    def offerings(self) -> dict[str, OfferingState]:
+        """What is remembered of each offering, by id."""
+        rows = self._rows(
+            "SELECT offering_id, failures, refused_until, stopped_until, reclaimed_until, text FROM offerings"
+        )
+        return {row[0]: OfferingState(*row) for row in rows}
+
+    def offering_reclaimed(self, offering_id: str) -> None:
+        """A machine of this offering's zone was taken back."""
+        self._offering(offering_id, lambda state: reclaimed(state, self._clock()))
+
+    def _offering(self, offering_id: str, change: Callable[[OfferingState], OfferingState]) -> None:
+        with self.batch():
+            rows = self._rows(
+                "SELECT offering_id, failures, refused_until, stopped_until, reclaimed_until, text FROM offerings WHERE offering_id=?",
+                offering_id,
+            )
+            new = change(OfferingState(*rows[0]) if rows else OfferingState(offering_id))
+            self._do(
+                "INSERT OR REPLACE INTO offerings VALUES (?,?,?,?,?,?)",
+                *(new.offering_id, new.failures, new.refused_until, new.stopped_until, new.reclaimed_until, new.text),
+            )
+
+    # --- notices ------------------------------------------------------------------------------------------------------
+
+    def record_notice(self, notice: OpenNotice) -> bool:
+        """True if it is new, or was ended and is there again."""
+        with self.batch():
+            known = self._rows("SELECT state FROM notices WHERE notice_id=?", notice.notice_id)
+            if known and known[0][0] == "open":
+                return False
+            n = notice
+            self._do(
+                "INSERT OR REPLACE INTO notices VALUES (?,?,?,?,?,?,?,'open')",
+                *(n.notice_id, n.node, n.launch_id, n.offering_id, n.deadline, n.source, n.first_seen),
+            )
+            self.event(
+                "notice", f"reclaim, told by {n.source}", node=n.node, deadline=n.deadline, notice_id=n.notice_id
+            )
+            return True
+
+    def end_notice(self, notice_id: str, outcome: str) -> bool:
+        """``withdrawn`` or ``over``. False if that stood there already."""
+        with self.batch():
+            rows = self._rows("SELECT node FROM notices WHERE notice_id=? AND state='open'", notice_id)
+            self._do("UPDATE notices SET state=? WHERE notice_id=? AND state='open'", outcome, notice_id)
+            for (node,) in rows:
+                self.event("notice", outcome, node=node, notice_id=notice_id)
+            return bool(rows)
+
+    def notices(self) -> tuple[OpenNotice, ...]:
+        """The open ones."""
+        return tuple(
+            OpenNotice(*row)
+            for row in self._rows(
+                "SELECT notice_id, node, launch_id, offering_id, deadline, source, first_seen FROM notices WHERE state='open' "
+                "ORDER BY notice_id"
+            )
+        )
+
+    # --- replacements -------------------------------------------------------------------------------------------------
+
+    def open_replacement(self, job_id: int, node: str, because: str) -> bool:
+        """Before the node is powered up. False if it is open already."""
+        with self.batch():
+            if self._rows("SELECT 1 FROM replacements WHERE job_id=? AND node=? AND state='open'", job_id, node):
+                return False
+            self._do("DELETE FROM replacements WHERE job_id=? AND node=?", job_id, node)
+            self._do("INSERT INTO replacements VALUES (?,?,?,?,'open')", job_id, node, self._clock(), because)
+            self.event("replacement", f"prepared: {because}", node=node, job=job_id)
+            return True
+
+    def end_replacement(self, job_id: int, node: str, outcome: str) -> bool:
+        """``used``, ``released`` or ``lost``."""
+        with self.batch():
+            changed = self._do(
+                "UPDATE replacements SET state=? WHERE job_id=? AND node=? AND state='open'", outcome, job_id, node
+            )
+            if changed:
+                self.event("replacement", outcome, node=node, job=job_id)
+            return bool(changed)
+
+    def replacements(self) -> tuple[Replacement, ...]:
+        """The open ones."""
+        return tuple(
+            Replacement(*row)
+            for row in self._rows(
+                "SELECT job_id, node, created, because FROM replacements WHERE state='open' ORDER BY job_id, node"
+            )
+        )
+
+    # --- jobs, counters, events ---------------------------------------------------------------------------------------
+
+    def remember_job(self, job_id: int, restart_count: int, nodeset: str, nodes: tuple[str, ...]) -> None:
+        """Where a job runs."""
+        self._do(
+            "INSERT OR REPLACE INTO seen_jobs VALUES (?,?,?,?)", job_id, restart_count, nodeset, json.dumps(list(nodes))
+        )
+
+    def forget_job(self, job_id: int) -> None:
+        """The job is no longer in Slurm's memory; its counters go too, since its number may come again."""
+        with self.batch():
+            self._do("DELETE FROM seen_jobs WHERE job_id=?", job_id)
+            self._do("DELETE FROM counters WHERE name=?", f"job:{job_id}")
+
+    def seen_jobs(self) -> dict[int, SeenJob]:
+        """All remembered jobs, by id."""
+        return {
+            row[0]: SeenJob(row[0], row[1], row[2], tuple(json.loads(row[3])))
+            for row in self._rows("SELECT job_id, restart_count, nodeset, nodes FROM seen_jobs")
+        }
+
+    def count(self, name: str, kind: str) -> int:
+        """One more; returns the new count."""
+        with self.batch():
+            self._do(
+                "INSERT INTO counters VALUES (?,?,1,?) ON CONFLICT(name, kind) DO UPDATE SET count=count+1, last=excluded.last",
+                *(name, kind, self._clock()),
+            )
+            return int(self._rows("SELECT count FROM counters WHERE name=? AND kind=?", name, kind)[0][0])
+
+    def counters(self) -> dict[tuple[str, str], Counter]:
+        """All, by (name, kind). Names of jobs are ``job:<id>``."""
+        return {(row[0], row[1]): Counter(row[2], row[3]) for row in self._rows("SELECT * FROM counters")}
+
+    def event(self, kind: str, text: str, *, node: str = "", job: int = 0, **detail: Any) -> None:
+        """What happened, for people."""
+        self._do(
+            "INSERT INTO events (time, kind, job, node, text, detail) VALUES (?,?,?,?,?,?)",
+            *(self._clock(), kind, job, node, text, json.dumps(detail, sort_keys=True)),
+        )
+
+    def events(self, *, job: int | None = None, node: str | None = None, limit: int = 1000) -> list[Event]:
+        """The newest ``limit`` events, oldest first, of one job or one node where given."""
+        where, values = ["1"], []
+        for column, value in (("job", job), ("node", node)):
+            if value is not None:
+                where.append(f"{column}=?")
+                values.append(value)
+        rows = self._rows(
+            f"SELECT time, kind, job, node, text, detail FROM events WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",  # noqa: S608
+            *values,
+            limit,
+        )
+        return [Event(r[0], r[1], r[2], r[3], r[4], json.loads(r[5])) for r in reversed(rows)]
+
+    def prune(self) -> None:
+        """Drop what is older than ``KEEP_EVENTS``."""
+        before = self._clock() - KEEP_EVENTS
+        with self.batch():
+            self._do("DELETE FROM events WHERE time<?", before)
+            self._do("DELETE FROM intents WHERE state IN ('refused','gone') AND ended<?", before)
+            self._do("DELETE FROM notices WHERE state<>'open' AND first_seen<?", before)
+            self._do("DELETE FROM replacements WHERE state<>'open' AND created<?", before)
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.touch(mode=0o600, exist_ok=True)
+    path.chmod(0o600)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        _check_version(db, path)
+        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+        if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check found damage")
+        db.execute("SELECT * FROM intents LIMIT 1")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise ConfigError(
+            f"{path}: was written by a newer spotburst (ledger format {version}; this one knows {VERSION})"
+        )

@@ -1,0 +1,283 @@
+"""Jobs that come back, and the nodes that are prepared for them before they do (make before break, DESIGN §5).
+
+A job comes back when
+
+- it runs, can be requeued, and one of its nodes is *doomed*: reclaimed, silent for ``silent_prepare``, lost, or the job is preempted;
+- or it was requeued and waits for the begin time that Slurm gave it (``waits_for_begin_time``), or for its prepared nodes.
+
+Each such job is dealt as many nodes as it needs, in this order: nodes already prepared for it, its own nodes that are not doomed, idle
+nodes that nobody else was dealt, and last, nodes that are off and are powered up now. A job whose need can't be met in full gets nothing
+powered up: Slurm will see to it when its begin time comes. One prepared node per node needed; each is in the ledger.
+
+    prepared node                                       done
+    --------------------------------------------------  -----------------------------------------------------------------
+    its job runs on it                                  used
+    its job still comes back; the node boots or is idle kept (power_up again where Slurm shows nothing of it)
+    down, doomed, drained, or taken by another job      lost: another one is prepared in the same pass
+    its job ended, or runs without it                   released: powered down if it is idle or boots
+
+A waiting job is started once all the nodes dealt to it are up and idle, so that it never enters CONFIGURING. A job in its first attempt
+is never touched, nor one whose begin time is not Slurm's own (then it lies further off than any requeue puts it).
+"""
+
+from __future__ import annotations
+
+import re
+from collections import defaultdict
+from collections.abc import Iterator, Mapping
+
+from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
+from slurm_plugin.ledger_records import Replacement
+from slurm_plugin.placement import plan
+from slurm_plugin.reconcile.flags import BUSY, Phase, bootable, down, ready
+from slurm_plugin.reconcile.index import ACTIVE, Index
+from slurm_plugin.reconcile.jobs import our_partitions
+from slurm_plugin.reconcile.reclaim import being_reclaimed
+from slurm_plugin.reconcile.view import NodeSetFacts, View
+from slurm_plugin.slurm.records import Job, Node
+
+LONGEST_DELAY = 301.0
+"""A requeue's begin time lies cred_expire (default 120 s) + 1 s after it; a longer one was somebody's own choice."""
+POWER_UP_SHOWS = 30.0
+"""Seconds within which Slurm must show a power_up."""
+
+
+def waits_for_begin_time(view: View, job: Job) -> bool:
+    """Requeued, and waiting for nothing but the begin time that the requeue gave it (or still completing before that)."""
+    if not job.has("PENDING") or job.restart_count < 1 or not job.batch:
+        return False
+    seen = view.seen.get(job.job_id)
+    if seen is not None and seen.restart_count >= job.restart_count:
+        return False
+    if job.has("COMPLETING"):
+        return True
+    return (
+        job.priority > 0
+        and job.reason in ("BeginTime", "None", "")
+        and job.eligible_time > view.now
+        and job.eligible_time - job.submit_time <= LONGEST_DELAY
+    )
+
+
+def decide_comeback(view: View, index: Index) -> Iterator[Action]:
+    """Replacements and begin times."""
+    if view.nodes is None or view.jobs is None:
+        return
+    yield from _Dealer(view, index, view.nodes, view.jobs).deal()
+
+
+class _Dealer:
+    """One pass's dealing: each node goes to one job at most."""
+
+    def __init__(self, view: View, index: Index, nodes: Mapping[str, Node], jobs: tuple[Job, ...]) -> None:
+        self.view, self.index, self.jobs = view, index, jobs
+        self.nodes = {name: nodes[name] for name in view.policy.nodeset_of if name in nodes}
+        self.doomed = {name for name, node in self.nodes.items() if self._doomed(node)}
+        self.prepared: dict[int, list[Replacement]] = defaultdict(list)
+        for replacement in view.replacements:
+            self.prepared[replacement.job_id].append(replacement)
+        self.taken: set[str] = set()
+        self.ready: dict[str, dict[str, None]] = defaultdict(dict)
+        """Idle nodes that nobody was dealt yet, by nodeset."""
+        self.off: dict[str, dict[str, None]] = defaultdict(dict)
+        """The same for nodes that are off; those whose name is free come first."""
+        self.buys = {
+            facts.name: bool(plan(facts.offerings, view.offerings, view.now, view.silent_providers).ready)
+            for facts in view.policy.nodesets.values()
+        }
+        kept = {r.node for r in view.replacements}
+        not_free: list[str] = []
+        for name, node in self.nodes.items():
+            if name in kept or name in self.doomed or index.jobs_on.get(name):
+                continue
+            if ready(node) and not index.silent_for(name):
+                self.ready[view.policy.nodeset_of[name]][name] = None
+            elif bootable(node):
+                if index.name_is_free(name):
+                    self.off[view.policy.nodeset_of[name]][name] = None
+                else:
+                    not_free.append(name)
+        for name in not_free:
+            self.off[view.policy.nodeset_of[name]][name] = None
+
+    def deal(self) -> Iterator[Action]:
+        """All jobs, the most urgent first."""
+        ours = our_partitions(self.view)
+        coming = [job for job in self.jobs if self._comes_back(job) and not ours.isdisjoint(job.partition.split(","))]
+        coming.sort(key=lambda job: (not job.has("PENDING"), -job.priority, job.job_id))
+        for job in coming:
+            yield from self._serve(job)
+        served = {job.job_id for job in coming}
+        for job_id, replacements in self.prepared.items():
+            if job_id not in served:
+                for replacement in replacements:
+                    yield from self._release(replacement)
+
+    def _doomed(self, node: Node) -> bool:
+        if down(node):
+            return True
+        if self.index.phase(node.name) is not Phase.UP:
+            return False  # one that boots gets another machine under the same name
+        current = self.index.current(node.name)
+        return (
+            being_reclaimed(self.view, self.index, node)
+            or self.index.silent_for(node.name) >= self.view.policy.silent_prepare
+            or (current is not None and self.index.going(current))
+        )
+
+    def _comes_back(self, job: Job) -> bool:
+        if not job.batch or not job.requeue:
+            return False
+        if job.has("PENDING"):
+            # Started already, or its time has come: what was prepared for it is kept for it until it runs.
+            return waits_for_begin_time(self.view, job) or (
+                job.job_id in self.prepared and job.restart_count > 0 and job.priority > 0
+            )
+        if not job.has(*ACTIVE) or not any(name in self.nodes for name in job.nodes):
+            return False
+        if job.has("COMPLETING") and not job.has("RUNNING"):
+            return False
+        return bool(self._preempted(job)) or any(name in self.doomed for name in job.nodes)
+
+    def _preempted(self, job: Job) -> bool:
+        if not job.running or not job.preempt_time or job.preempt_time > self.view.now + 1:
+            return False
+        partition = self.view.partitions.get(job.partition)
+        return partition is None or partition.preempt_mode not in ("CANCEL", "SUSPEND")
+
+    # --- one job ------------------------------------------------------------------------------------------------------
+
+    def _serve(self, job: Job) -> Iterator[Action]:
+        need = max(1, job.node_count)
+        dealt: list[str] = []
+        for replacement in self.prepared.get(job.job_id, ()):
+            outcome = self._state_of(replacement, job)
+            if outcome:
+                yield EndReplacement(job.job_id, replacement.node, outcome)
+            elif len(dealt) < need:
+                dealt.append(replacement.node)
+            else:
+                yield from self._release(replacement)
+        if not job.has("PENDING") and not self._preempted(job):
+            dealt += [n for n in job.nodes if n in self.nodes and n not in self.doomed and n not in dealt][
+                : need - len(dealt)
+            ]
+        fitting = self._fitting(job)
+        waits = waits_for_begin_time(self.view, job)
+        for pool in (self.ready, self.off):
+            chosen = self._choose(job, fitting, pool, need - len(dealt), off=pool is self.off)
+            if pool is self.off:
+                if len(dealt) + len(chosen) < need or (job.has("PENDING") and not waits):
+                    chosen = []
+                for name in chosen:
+                    yield PowerUp(name, job.job_id, job.name_id, job.restart_count, self._because(job))
+            for name in chosen:
+                del pool[self.view.policy.nodeset_of[name]][name]
+            dealt += chosen
+        self.taken.update(dealt)
+        for replacement in self.prepared.get(job.job_id, ()):
+            node = self.nodes.get(replacement.node)
+            if replacement.node in dealt and node is not None and bootable(node):
+                yield PowerUp(replacement.node, job.job_id, job.name_id, job.restart_count, replacement.because)
+        if (
+            waits
+            and job.reason == "BeginTime"
+            and not job.has("COMPLETING")
+            and len(dealt) >= need
+            and all(ready(self.nodes[name]) and not self.index.silent_for(name) for name in dealt)
+        ):
+            yield StartNow(job.job_id, job.name_id, job.restart_count, tuple(dealt))
+
+    def _because(self, job: Job) -> str:
+        lost = [name for name in job.nodes if name in self.doomed]
+        if job.has("PENDING"):
+            seen = self.view.seen.get(job.job_id)
+            return f"{', '.join(seen.nodes)} lost" if seen else "requeued"
+        if self._preempted(job):
+            return "preempted"
+        node = self.nodes[lost[0]]
+        what = "reclaimed" if being_reclaimed(self.view, self.index, node) else "does not answer"
+        return f"{', '.join(lost)} {what}"
+
+    def _fitting(self, job: Job) -> list[str]:
+        """Nodesets that can run it: the one it ran on first, then those with at least as much of everything."""
+        policy = self.view.policy
+        seen = self.view.seen.get(job.job_id)
+        ran_on = next((policy.nodeset_of[n] for n in job.nodes if n in policy.nodeset_of), seen.nodeset if seen else "")
+        shape = policy.nodesets[ran_on].shape if ran_on in policy.nodesets else None
+        fitting = [
+            facts.name
+            for facts in policy.nodesets.values()
+            if (shape is None or facts.shape.holds(shape))
+            and job.gpus_per_node <= facts.shape.gpus
+            and _features(job, facts)
+        ]
+        return sorted(fitting, key=lambda name: name != ran_on)
+
+    def _choose(
+        self, job: Job, fitting: list[str], pool: dict[str, dict[str, None]], need: int, *, off: bool
+    ) -> list[str]:
+        chosen: list[str] = []
+        partitions = set(job.partition.split(","))
+        for nodeset in fitting:
+            if len(chosen) >= need:
+                break
+            if off and not self.buys[nodeset]:
+                continue
+            for name in pool.get(nodeset, ()):
+                if len(chosen) >= need:
+                    break
+                if partitions.isdisjoint(self.nodes[name].partitions):
+                    continue
+                if name in job.excluded_nodes or (job.required_nodes and name not in job.required_nodes):
+                    continue
+                chosen.append(name)
+        return chosen
+
+    # --- prepared nodes -----------------------------------------------------------------------------------------------
+
+    def _state_of(self, replacement: Replacement, job: Job) -> str:
+        """Why this prepared node is no longer one for its job; "" while it is."""
+        name = replacement.node
+        node = self.nodes.get(name)
+        if not job.has("PENDING") and name in job.nodes:
+            return "used"
+        if node is None or down(node) or name in self.doomed or node.has("DRAIN", "POWER_DOWN"):
+            return "lost"
+        if any(other.job_id != job.job_id for other in self.index.jobs_on.get(name, ())):
+            return "lost"
+        phase = self.index.phase(name)
+        if phase is Phase.GOING_OFF:
+            return "lost"
+        if phase is Phase.OFF and (
+            self.view.now - replacement.created > POWER_UP_SHOWS or not self.buys[self.view.policy.nodeset_of[name]]
+        ):
+            return "lost"
+        return ""
+
+    def _release(self, replacement: Replacement) -> Iterator[Action]:
+        name = replacement.node
+        node = self.nodes.get(name)
+        job = self.index.job.get(replacement.job_id)
+        if job is not None and job.has(*ACTIVE) and name in job.nodes:
+            yield EndReplacement(replacement.job_id, name, "used")
+            return
+        if node is not None and name not in self.taken and not node.has(*BUSY) and not self.index.jobs_on.get(name):
+            phase = self.index.phase(name)
+            if phase in (Phase.COMING_UP, Phase.ASKED_UP):
+                yield PowerDown(name, "no longer needed", force=True)
+            elif phase is Phase.UP and not node.has("POWER_DOWN") and not down(node):
+                yield PowerDown(name, "no longer needed")
+        yield EndReplacement(replacement.job_id, name, "released")
+
+
+def _features(job: Job, facts: NodeSetFacts) -> bool:
+    """Whether a nodeset has the features that a job asks for. Counts and brackets (``[a*2&b]``) are not understood: then no."""
+    if not job.features:
+        return True
+    if not re.fullmatch(r"[A-Za-z0-9_.=:&|,-]+", job.features):
+        return False
+    return any(
+        all(word in facts.shape.features for word in re.split("[&,]", alternative))
+        for alternative in job.features.split("|")
+    )

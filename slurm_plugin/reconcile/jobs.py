@@ -1,0 +1,118 @@
+"""Jobs that Slurm does not bring back by itself, or holds, or forgets to preempt.
+
+    the job                                                        done
+    -------------------------------------------------------------  -----------------------------------------------------------
+    running, preempted, and its grace is long over (R29)           requeue: Slurm never would
+    ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
+    PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
+    PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
+    active on nodes of ours                                        remember where
+    no longer in Slurm's memory                                    forget
+
+Only jobs in partitions that have nodes of ours are looked at.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+
+from slurm_plugin import requeue
+from slurm_plugin.actions import Action, ForgetJob, ReleaseJob, RememberJob, Report, RequeueJob
+from slurm_plugin.reconcile.index import ACTIVE, Index
+from slurm_plugin.reconcile.view import View
+from slurm_plugin.slurm.records import Job
+
+GRACE_MARGIN = 30.0
+"""Slurm itself notices the end of a grace up to 30 s late (SLURM_FACTS §2.2)."""
+MAX_RELEASES = 3
+RELEASE_WAIT = 10.0
+"""Seconds between two releases of a job, doubled each time."""
+
+
+def decide_jobs(view: View, index: Index) -> Iterator[Action]:
+    """All that concerns jobs, but not preparing nodes for them."""
+    if view.jobs is None:
+        return
+    partitions = our_partitions(view)
+    for job in view.jobs:
+        if partitions.isdisjoint(job.partition.split(",")):
+            continue
+        if job.has(*ACTIVE) and not job.has("PENDING"):
+            yield from _remember(view, job)
+        if job.running:
+            yield from _overdue(view, job)
+        elif job.has("PENDING"):
+            yield from _held(view, job)
+        elif requeue.may_need_help(job):
+            yield from _ended(view, job)
+    for job_id in view.seen:
+        if job_id not in index.job:
+            yield ForgetJob(job_id)
+
+
+def our_partitions(view: View) -> frozenset[str]:
+    """Partitions that have nodes of ours, by Slurm's own records."""
+    if view.nodes is None:
+        return frozenset(p.name for p in view.partitions.values() if any(n in view.policy.nodeset_of for n in p.nodes))
+    found: set[str] = set()
+    for name in view.policy.nodeset_of:
+        if name in view.nodes:
+            found.update(view.nodes[name].partitions)
+    return frozenset(found)
+
+
+def _remember(view: View, job: Job) -> Iterator[Action]:
+    nodeset = next((view.policy.nodeset_of[n] for n in job.nodes if n in view.policy.nodeset_of), None)
+    if nodeset is None:
+        return
+    seen = view.seen.get(job.job_id)
+    if seen is None or (seen.restart_count, seen.nodes) != (job.restart_count, job.nodes):
+        yield RememberJob(job.job_id, job.restart_count, nodeset, job.nodes)
+
+
+def _overdue(view: View, job: Job) -> Iterator[Action]:
+    """R29: preempted while CONFIGURING; "Configuration complete" gave it new times, and nobody comes back to it."""
+    if not job.preempt_time or not job.requeue or not job.batch or job.has("CONFIGURING"):
+        return
+    partition = view.partitions.get(job.partition)
+    if partition is None or partition.preempt_mode in ("CANCEL", "SUSPEND"):
+        return
+    over = job.preempt_time + partition.grace_time
+    if job.start_time < job.preempt_time and job.end_time:
+        # Its times are as the preemption left them: end_time is the end of the grace, a QOS's included.
+        over = max(over, job.end_time)
+    if view.now > over + GRACE_MARGIN:
+        yield RequeueJob(job.job_id, job.name_id, job.restart_count, "preempted, and its grace time is long over")
+
+
+def _ended(view: View, job: Job) -> Iterator[Action]:
+    runs = view.runs.get(job.job_id)
+    if runs is None or view.now - job.end_time > view.policy.requeue_window:
+        return
+    counter = view.counters.get((f"job:{job.job_id}", "never-started"))
+    decision = requeue.decide(job, runs, view.policy.limits, never_started=counter.count if counter else 0)
+    if isinstance(decision, requeue.Requeue):
+        yield RequeueJob(job.job_id, job.name_id, job.restart_count, decision.text, counter=decision.counter)
+    elif isinstance(decision, requeue.Hold):
+        yield RequeueJob(job.job_id, job.name_id, job.restart_count, decision.text, hold=True)
+    elif isinstance(decision, requeue.Fail):
+        yield Report(job.job_id, f"{decision.reason}:{job.restart_count}", f"{decision.reason}: {decision.text}")
+
+
+def _held(view: View, job: Job) -> Iterator[Action]:
+    reason = re.sub(r"[^a-z]+", "_", job.reason.lower())
+    if reason.startswith(("launch_failed_requeued_held", "launch_failure_limit_exceeded", "jobholdmaxrequeue")):
+        what = "Slurm held it after a failed launch"
+    elif reason == "badconstraints" and job.priority == 0 and job.restart_count > 0 and job.job_id in view.seen:
+        what = "Slurm left it in BadConstraints after it lost its node"
+    else:
+        return
+    counter = view.counters.get((f"job:{job.job_id}", "released"))
+    count = counter.count if counter else 0
+    if count >= MAX_RELEASES:
+        yield Report(
+            job.job_id, f"held:{job.restart_count}", f"{what}; released {count} times already, so it stays held"
+        )
+    elif counter is None or view.now - counter.last >= RELEASE_WAIT * 2 ** (count - 1):
+        yield ReleaseJob(job.job_id, job.name_id, job.restart_count, what, "released")

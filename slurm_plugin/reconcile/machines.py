@@ -1,0 +1,292 @@
+"""One node, its power state, and the machines that bear its name: launch, end, set down, give back to the pool.
+
+What machine a node is to have, and what is done about its *current* intent (the newest that is not retired):
+
+    phase       DOWN?          current intent's machine          done
+    ----------  -------------  --------------------------------  ------------------------------------------------------------
+    any         any            older than a suspend/resume_fail  end it (cases 13); whatever else the node is
+    any         any            not current (retired, replaced)   end it until it is gone; close it then
+    UNCLEAR     any            any                               nothing
+    ABSENT      -              any                               end it, once absent and old enough (cases 9)
+    GOING_OFF   no             any                               end it
+    GOING_OFF   recoverable    any                               end it; name free and something to buy: resume
+    OFF         no             any                               end it once old enough (cases 8, 9)
+    OFF         no, DRAIN ours -                                 undrain
+    OFF         recoverable    any                               end it; name free and something to buy: resume (cases 2, R7)
+    ASKED_UP    no             any                               nothing: wait for POWERING_UP
+    COMING_UP   no             none                              name free: launch (a registration older than POWERING_UP is ignored)
+    COMING_UP   no             none, nothing to buy              wait if that is short, else set down "no capacity"
+    COMING_UP   no             asked, not in the listing         ask again with the same launch id (cases 12)
+    COMING_UP   no             pending, running                  nothing: wait for the registration
+    COMING_UP   no             gone, stopping, reclaiming        end or close it, blame its offering; launch when the name is free
+    COMING_UP   no, POWER_DOWN or DRAIN ours, and no job         power down by force: nobody waits for it
+    COMING_UP   no, DRAIN not ours                               nothing is launched
+    COMING_UP   recoverable    any                               end it, power down
+    UP          no             none                              retired ones not gone: set down. Otherwise not our machine: leave
+    UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
+    UP          no             silent long enough                set down, end it
+    UP          no             fine                              nothing (cases 10)
+    UP          recoverable    any                               end it, power down ("Not responding": only if it is silent or gone)
+    any         not ours       any                               left to the administrator who set it down
+
+A LIVE intent is closed only once Slurm does not show its node UP any more: until then it is what tells that the node is lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import datetime, timezone
+
+from slurm_plugin.actions import (
+    OURS,
+    Action,
+    Adopt,
+    Close,
+    DropRequest,
+    Launch,
+    PowerDown,
+    Report,
+    Resume,
+    Retire,
+    SetDown,
+    Terminate,
+    Undrain,
+)
+from slurm_plugin.cloud.provider import InstanceState
+from slurm_plugin.ledger_records import Intent, IntentState
+from slurm_plugin.placement import SHORT_WAIT, Plan, describe, plan
+from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, Phase, down, to_be_recovered
+from slurm_plugin.reconcile.index import Index
+from slurm_plugin.reconcile.view import View
+from slurm_plugin.slurm.records import Node
+
+REPEAT_ASKING = 5.0
+"""Seconds after which a launch whose answer is unknown is asked again."""
+
+
+def decide_machines(view: View, index: Index) -> Iterator[Action]:
+    """All that concerns nodes and machines, but not notices."""
+    names = dict.fromkeys((*view.policy.nodeset_of, *index.intents, *index.machines))
+    plans: dict[str, Plan] = {}
+    for name, nodeset in view.policy.nodesets.items():
+        plans[name] = plan(nodeset.offerings, view.offerings, view.now, view.silent_providers)
+    for name in names:
+        yield from _adopt(view, index, name)
+        yield from _end(view, index, name)
+        node = index.node(name)
+        if node is None or view.nodes is None or name not in view.policy.nodeset_of:
+            continue
+        offers = plans[view.policy.nodeset_of[name]]
+        if down(node):
+            yield from _recover(view, index, node, offers)
+        else:
+            yield from _in_use(view, index, node, offers)
+    yield from _requests(view, index)
+
+
+# --- machines and intents ---------------------------------------------------------------------------------------------
+
+
+def _adopt(view: View, index: Index, name: str) -> Iterator[Action]:
+    """Cases 12: machines that the listing shows and the ledger does not know, wholly or by instance id."""
+    for provider, machine in index.machines.get(name, ()):
+        intent = index.intent.get(machine.launch_id)
+        if intent is None or intent.instance_id != machine.instance_id or intent.state is IntentState.ASKED:
+            yield Adopt(
+                provider,
+                machine.launch_id,
+                machine.instance_id,
+                machine.node,
+                machine.nodeset,
+                machine.offering_id,
+                machine.launched,
+            )
+
+
+def _end(view: View, index: Index, name: str) -> Iterator[Action]:
+    """End what is not wanted, close what is gone."""
+    current = index.current(name)
+    phase = index.phase(name)
+    for intent in index.intents.get(name, ()):
+        why = "" if intent.state is IntentState.RETIRED else _unwanted(view, index, intent, current)
+        if index.finished(intent):
+            # While Slurm shows the node up, the open intent is what tells that it is lost.
+            if phase is not Phase.UP and phase is not Phase.UNCLEAR:
+                boot = intent is current and phase is Phase.COMING_UP
+                yield Close(intent.launch_id, name, "its machine is gone", blame=boot)
+        elif intent.state is IntentState.RETIRED or why:
+            yield from _terminate(
+                index, intent, why or intent.why, blame=why in _BLAMED and intent.state is IntentState.LIVE
+            )
+
+
+_REGISTERED_LATE = "did not register within ResumeTimeout"
+_DIED_BOOTING = "ended while it booted"
+_RECLAIMED_BOOTING = "was reclaimed while it booted"
+_BLAMED = (_REGISTERED_LATE, _DIED_BOOTING)
+
+
+def _unwanted(view: View, index: Index, intent: Intent, current: Intent | None) -> str:
+    """Why an open, unretired intent's machine is to be ended; "" if it is not."""
+    name = intent.node
+    if intent is not current:
+        return "replaced by a newer launch"
+    node, phase = index.node(name), index.phase(name)
+    if phase is Phase.UNCLEAR:
+        return ""
+    old = view.now - intent.created > view.policy.orphan_grace
+    if node is None:
+        absent = view.absent_since.get(name)
+        return "Slurm has no such node" if old and absent and view.now - absent > view.policy.orphan_grace else ""
+    if down(node) and node.reason.lower().startswith("resumetimeout reached"):
+        return _REGISTERED_LATE
+    if intent.created < index.cut.get(name, 0.0):
+        return "Slurm powered its node down"
+    if phase is Phase.GOING_OFF:
+        return "Slurm powers its node down"
+    if down(node) and to_be_recovered(node) and not _may_come_back(view, index, node, intent):
+        return "its node is down: " + node.reason.removeprefix(OURS)
+    if phase is Phase.OFF:
+        return "its node is powered down" if old else ""
+    if phase is Phase.COMING_UP and index.going(intent):
+        return _DIED_BOOTING
+    if phase is Phase.COMING_UP and index.reclaiming(intent):
+        return _RECLAIMED_BOOTING
+    return ""
+
+
+def _may_come_back(view: View, index: Index, node: Node, current: Intent | None) -> bool:
+    """Down as "Not responding", but its machine runs and answers again: with ReturnToService it comes back by itself."""
+    return (
+        node.reason.lower().startswith("not responding")
+        and index.phase(node.name) is Phase.UP
+        and current is not None
+        and not index.going(current)
+        and index.silent_for(node.name) < view.policy.silent_prepare
+    )
+
+
+def _terminate(index: Index, intent: Intent, why: str, *, blame: bool) -> Iterator[Action]:
+    machine = index.machine(intent)
+    instance_id = machine.instance_id if machine else intent.instance_id
+    if machine is not None and machine.state is InstanceState.STOPPING:
+        instance_id = ""  # on its way already
+    if instance_id and index.known(intent.provider):
+        yield Terminate(intent.provider, instance_id, intent.launch_id, intent.node, why, blame)
+    elif intent.state is not IntentState.RETIRED:
+        yield Retire(intent.launch_id, intent.node, why, blame)
+
+
+# --- nodes that are DOWN ----------------------------------------------------------------------------------------------
+
+
+def _recover(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+    """Bring a DOWN node back into the pool: off first, then ``resume``. On 22.05.8 ``resume`` works as soon as POWERING_DOWN."""
+    if not to_be_recovered(node):
+        return
+    phase, current = index.phase(node.name), index.current(node.name)
+    if phase in (Phase.OFF, Phase.GOING_OFF):
+        waits = node.reason.startswith(NO_CAPACITY) and not offers.ready
+        if index.name_is_free(node.name) and not waits:
+            yield Resume(node.name, f"was down: {node.reason.removeprefix(OURS)}")
+    elif phase in (Phase.UP, Phase.COMING_UP, Phase.ASKED_UP) and not _may_come_back(view, index, node, current):
+        yield PowerDown(node.name, f"is down: {node.reason.removeprefix(OURS)}")
+
+
+# --- nodes that Slurm uses --------------------------------------------------------------------------------------------
+
+
+def _in_use(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+    phase = index.phase(node.name)
+    if phase is Phase.UP:
+        yield from _lost(view, index, node)
+    elif phase is Phase.COMING_UP:
+        yield from _boot(view, index, node, offers)
+    elif phase is Phase.OFF and node.has("DRAIN") and node.reason.startswith(OURS) and not node.has("POWER_DOWN"):
+        yield Undrain(node.name, "it is off")
+
+
+def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:
+    current = index.current(node.name)
+    if current is None:
+        left = index.intents.get(node.name)
+        if left and any(index.known(i.provider) for i in left):
+            yield SetDown(
+                node.name, f"{OURS}{left[-1].instance_id or 'its machine'} is ended", f"{node.name} was ended"
+            )
+        return
+    if current.created < index.cut.get(node.name, 0.0):
+        return  # Slurm's snapshot is older than its own request
+    if index.going(current):
+        yield SetDown(
+            node.name, f"{OURS}{current.instance_id or 'its machine'} is gone", f"{node.name} was lost without notice"
+        )
+    elif index.silent_for(node.name) >= view.policy.silent_down and not view.own_network_suspect:
+        since = datetime.fromtimestamp(view.silent_since[node.name], timezone.utc).strftime("%H:%M:%SZ")
+        yield SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
+
+
+def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+    name, nodeset = node.name, view.policy.nodeset_of[node.name]
+    wanted = node.has(*BUSY)
+    if not wanted and (node.has("POWER_DOWN") or (node.has("DRAIN") and node.reason.startswith(OURS))):
+        yield PowerDown(name, "nobody waits for it", force=True)
+        return
+    if node.has("DRAIN"):
+        return
+    current = index.current(name)
+    if current is not None and current.created >= index.cut.get(name, 0.0):
+        if (
+            current.state is IntentState.ASKED
+            and index.machine(current) is None
+            and index.known(current.provider)
+            and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
+        ):
+            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(index, name))
+        return
+    if not index.name_is_free(name):
+        return
+    if offers.ready:
+        yield Launch(name, nodeset, offers.ready, None, _gang(index, name))
+        return
+    if all(p in view.silent_providers for p in view.policy.nodesets[nodeset].providers):
+        return
+    if offers.next_at is not None and offers.next_at - view.now <= SHORT_WAIT:
+        return
+    text = describe(offers, view.now)
+    for job in index.jobs_on.get(name, ()):
+        yield Report(job.job_id, f"no-capacity:{job.restart_count}", f"no capacity for {name}: {text}")
+    yield SetDown(name, f"{NO_CAPACITY}: {offers.passed[0].offering_id if offers.passed else nodeset}")
+
+
+def _gang(index: Index, node: str) -> str | None:
+    """Machines of one job of several nodes come all or not at all."""
+    return next(
+        (f"job-{job.job_id}-{job.restart_count}" for job in index.jobs_on.get(node, ()) if len(job.nodes) > 1), None
+    )
+
+
+# --- slurmctld's requests ---------------------------------------------------------------------------------------------
+
+
+def _requests(view: View, index: Index) -> Iterator[Action]:
+    """A request is done when Slurm's state, which is what counts (R10), has been seen after it and no older intent is left unretired."""
+    if view.nodes is None:
+        return
+    for request in view.requests:
+        if request.kind == "resume":
+            yield DropRequest(request.path)
+            continue
+        done = True
+        for name in request.nodes:
+            nodeset = view.policy.nodesets.get(view.policy.nodeset_of.get(name, ""))
+            if nodeset is not None and not all(index.known(p) for p in nodeset.providers if p in view.clouds):
+                done = False
+            if any(
+                i.state is not IntentState.RETIRED and i.created < request.time for i in index.intents.get(name, ())
+            ):
+                done = False
+            if any(m.launch_id not in index.intent for _, m in index.machines.get(name, ())):
+                done = False
+        if done:
+            yield DropRequest(request.path)

@@ -1,0 +1,130 @@
+"""What a pass sees: values only. None stands for "unknown", which is never "nothing there"."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from slurm_plugin.cloud.provider import Instance, Offering
+from slurm_plugin.config import Config, NodeSet
+from slurm_plugin.ledger_records import Counter, Intent, OpenNotice, Replacement, SeenJob
+from slurm_plugin.placement import OfferingState
+from slurm_plugin.requests import Request
+from slurm_plugin.requeue import Limits, RunTail
+from slurm_plugin.slurm.records import Job, Node, Partition
+
+
+@dataclass(frozen=True, slots=True)
+class Shape:
+    """What a node of a nodeset has."""
+
+    cpus: int
+    memory_mb: int
+    gpus: int
+    features: frozenset[str]
+
+    def holds(self, other: Shape) -> bool:
+        """Whether whatever ran on ``other`` runs here too. Features are looked at by job, not here."""
+        return self.cpus >= other.cpus and self.memory_mb >= other.memory_mb and self.gpus >= other.gpus
+
+
+@dataclass(frozen=True, slots=True)
+class NodeSetFacts:
+    """A nodeset as deciding needs it."""
+
+    name: str
+    shape: Shape
+    offerings: tuple[Offering, ...]
+    providers: frozenset[str]
+
+
+@dataclass(frozen=True, slots=True)
+class Policy:
+    """burst.yaml as deciding needs it, made once. Times in seconds."""
+
+    nodesets: Mapping[str, NodeSetFacts]
+    nodeset_of: Mapping[str, str]
+    """Node to nodeset, for all nodes of ours."""
+    offerings: Mapping[str, Offering]
+    silent_prepare: float = 20.0
+    silent_down: float = 60.0
+    orphan_grace: float = 120.0
+    requeue_window: float = 240.0
+    limits: Limits = field(default_factory=Limits)
+
+    @classmethod
+    def of(cls, config: Config) -> Policy:
+        """From the settings."""
+        nodesets = {n.name: _facts(config, n) for n in config.nodesets}
+        return cls(
+            nodesets=nodesets,
+            nodeset_of={node: n.name for n in config.nodesets for node in n.node_names},
+            offerings={o.id: o for facts in nodesets.values() for o in facts.offerings},
+            silent_prepare=config.manager.silent_prepare,
+            silent_down=config.manager.silent_down,
+            orphan_grace=config.manager.orphan_grace,
+            requeue_window=config.manager.requeue_window,
+            limits=Limits(
+                max_attempts=config.recovery.max_attempts,
+                max_attempts_multi_node=config.recovery.max_attempts_multi_node,
+                barren_attempts=config.recovery.barren_attempts,
+            ),
+        )
+
+
+def _facts(config: Config, nodeset: NodeSet) -> NodeSetFacts:
+    offerings = config.offerings_of(nodeset)
+    return NodeSetFacts(
+        name=nodeset.name,
+        shape=Shape(
+            cpus=nodeset.cpus,
+            memory_mb=nodeset.memory_mb,
+            gpus=nodeset.gpus.count if nodeset.gpus else 0,
+            # The rendered slurm.conf gives each node its nodeset's name as a feature.
+            features=frozenset((nodeset.name, *nodeset.features)),
+        ),
+        offerings=offerings,
+        providers=frozenset(o.provider for o in offerings),
+    )
+
+
+@dataclass(frozen=True, slots=True)
+class Listing:
+    """A provider's machines, as they were when the listing began (``at``, Unix seconds)."""
+
+    at: float
+    instances: tuple[Instance, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """One pass's observation. ``nodes``, ``jobs`` and a provider's listing are None where they could not be had."""
+
+    now: float
+    policy: Policy
+    nodes: Mapping[str, Node] | None
+    jobs: tuple[Job, ...] | None
+    partitions: Mapping[str, Partition] = field(default_factory=dict)
+    clouds: Mapping[str, Listing | None] = field(default_factory=dict)
+    intents: tuple[Intent, ...] = ()
+    notices: tuple[OpenNotice, ...] = ()
+    replacements: tuple[Replacement, ...] = ()
+    offerings: Mapping[str, OfferingState] = field(default_factory=dict)
+    requests: tuple[Request, ...] = ()
+    seen: Mapping[int, SeenJob] = field(default_factory=dict)
+    counters: Mapping[tuple[str, str], Counter] = field(default_factory=dict)
+    silent_since: Mapping[str, float] = field(default_factory=dict)
+    """Nodes whose slurmd can't be reached, and since when. A node that is not here was reached, or not yet tried."""
+    own_network_suspect: bool = False
+    """All nodes went silent together: rather the manager's own network, so no node is set down for silence."""
+    missing_since: Mapping[str, float] = field(default_factory=dict)
+    """Launch ids that a successful listing lacked, and since when without a break."""
+    absent_since: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that have machines and that Slurm does not know, and since when without a break."""
+    runs: Mapping[int, tuple[RunTail, ...]] = field(default_factory=dict)
+    """Of ended jobs: the newest entry of each of their runs. A job that is not here has not been looked up yet."""
+
+    @property
+    def silent_providers(self) -> frozenset[str]:
+        """Providers whose machines are unknown now."""
+        return frozenset(name for name, listing in self.clouds.items() if listing is None)

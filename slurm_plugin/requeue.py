@@ -1,0 +1,158 @@
+"""What to do about a job that has ended: leave it, bring it back, hold it, or say why it is not brought back. Pure.
+
+Slurm ends a job whose wrapper was killed as FAILED and does not bring it back. The run's log tells the difference between that and a
+program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``suspended``) before it goes.
+
+    the job                                  the run's newest entry                   decision
+    ---------------------------------------  ---------------------------------------  ------------------------------------------
+    no batch job, or --no-requeue            any                                      Continue: Slurm would refuse
+    CANCELLED, TIMEOUT, DEADLINE, OOM, …     any                                      Continue: somebody's or Slurm's own decision
+    no run in the store                      -                                        Continue: not ours
+    exit code 80..88                         any                                      Continue: the wrapper itself gave up, typed
+    any                                      end                                      Continue: the program ended by itself
+    any                                      suspended, by this attempt               Hold: it was to be held
+    any                                      interrupted, by this attempt             Requeue: it died before ``scontrol requeue``
+    any                                      claim/commit/restore_failed, this one    Requeue: the wrapper was killed (bounded)
+    FAILED, restart count > 0, short-lived   an earlier attempt's, not ended          Requeue: it never started (SLURM_FACTS R1)
+    any                                      another attempt's                        Continue: a newer attempt holds the run
+
+Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from job_wrapper.errors import ExitCode
+from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.slurm.records import Job
+
+NEVER_STARTED = 30.0
+"""Seconds: an attempt that ended this soon, and never claimed its run, was refused by Slurm rather than failed by itself."""
+MAX_NEVER_STARTED = 3
+"""How often one job is brought back for that."""
+LOST_STATES = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "COMPLETED", "PREEMPTED", "LAUNCH_FAILED")
+"""End states in which a killed wrapper's job can be found. COMPLETED: the script went on after the wrapper was killed."""
+ENDED_STATES = (*LOST_STATES, "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "SPECIAL_EXIT", "REVOKED")
+
+
+@dataclass(frozen=True, slots=True)
+class Continue:
+    """Leave it alone."""
+
+    reason: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Requeue:
+    """Bring it back. ``counter`` bounds it where the run's log can't."""
+
+    reason: str
+    text: str
+    counter: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class Hold:
+    """Bring it back, held."""
+
+    reason: str
+    text: str
+
+
+@dataclass(frozen=True, slots=True)
+class Fail:
+    """Don't bring it back, and say why. ``reason`` is typed (job_wrapper.errors)."""
+
+    reason: str
+    text: str
+
+
+Decision = Continue | Requeue | Hold | Fail
+
+
+@dataclass(frozen=True, slots=True)
+class Limits:
+    """``recovery`` of burst.yaml."""
+
+    max_attempts: int = 8
+    max_attempts_multi_node: int = 3
+    barren_attempts: int = 2
+
+
+@dataclass(frozen=True, slots=True)
+class RunTail:
+    """The newest entry of one run, as far as this decision needs it."""
+
+    run: str
+    kind: Kind
+    job_id: str
+    restart_count: int
+    recoveries: int
+    barren: int
+    committed: bool
+    """Whether its epoch made a commit."""
+    reason: str = ""
+
+    @classmethod
+    def of(cls, run: str, entry: Entry) -> RunTail:
+        """From the log's newest entry."""
+        return cls(
+            run=run,
+            kind=entry.kind,
+            job_id=entry.writer.job_id,
+            restart_count=entry.writer.restart_count,
+            recoveries=entry.summary.recoveries,
+            barren=entry.summary.barren,
+            committed=any(commit.epoch == entry.epoch for commit in entry.summary.commits),
+            reason=str(entry.body.get("reason", "")),
+        )
+
+
+def may_need_help(job: Job) -> bool:
+    """Whether the store is to be asked about this job at all."""
+    return job.batch and job.requeue and not job.has("PENDING", "RUNNING", "COMPLETING") and job.has(*LOST_STATES)
+
+
+def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:
+    """What to do about an ended job. ``never_started``: how often it was already brought back for that."""
+    if not may_need_help(job) or not runs:
+        return Continue()
+    if ExitCode.FENCED <= job.exit_code < ExitCode.REQUEUED:
+        return Continue("the wrapper gave up by itself")
+    mine = [tail for tail in runs if _by(job, tail) and tail.restart_count == job.restart_count]
+    for tail in mine:
+        if tail.kind is Kind.SUSPENDED:
+            return Hold("Suspended", f"{tail.run} was suspended: the job is held")
+    open_ = [tail for tail in mine if tail.kind is not Kind.END]
+    for tail in open_:
+        if tail.kind is Kind.INTERRUPTED:
+            return _bounded(job, tail, limits, f"{tail.run} was interrupted and not yet requeued")
+    if open_:
+        return _bounded(job, open_[0], limits, f"the wrapper of {open_[0].run} was killed")
+    earlier = [tail for tail in runs if _by(job, tail) and tail.restart_count < job.restart_count]
+    waiting = [tail for tail in earlier if tail.kind not in (Kind.END, Kind.SUSPENDED)]
+    if waiting and not mine and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL") and _short(job):
+        if never_started >= MAX_NEVER_STARTED:
+            return Fail("LaunchFailed", f"its attempts ended {never_started} times before the wrapper could start")
+        return Requeue("NeverStarted", "the attempt ended before it could start", counter="never-started")
+    return Continue()
+
+
+def _by(job: Job, tail: RunTail) -> bool:
+    return tail.job_id in (str(job.job_id), job.name_id)
+
+
+def _short(job: Job) -> bool:
+    return job.end_time - job.start_time <= NEVER_STARTED
+
+
+def _bounded(job: Job, tail: RunTail, limits: Limits, text: str) -> Decision:
+    bound = limits.max_attempts_multi_node if job.node_count > 1 else limits.max_attempts
+    barren = 0 if tail.committed else tail.barren + 1
+    if barren >= limits.barren_attempts:
+        return Fail("NoProgress", f"{text}; {barren} attempts in a row made no checkpoint, so it is not brought back")
+    if tail.recoveries + 1 > bound:
+        return Fail("MaxAttempts", f"{text}; it was brought back {tail.recoveries} times, which is the bound")
+    return Requeue("WrapperLost", text)
