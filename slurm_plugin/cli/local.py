@@ -15,7 +15,7 @@ from rich.table import Table
 
 from slurm_plugin.cloud.local.cloud import LocalCloud, from_config
 from slurm_plugin.cloud.provider import Instance, Market
-from slurm_plugin.config import find_config, load_config, parse_duration
+from slurm_plugin.config import Config, find_config, load_config, parse_duration
 from slurm_plugin.errors import ConfigError, LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
@@ -168,22 +168,39 @@ def heal(node: Target, config: ConfigPath = None, provider: Provider = None) -> 
 def capacity(
     instance_type: Annotated[str, typer.Argument(help="As burst.yaml has it.")],
     limit: Annotated[str, typer.Argument(help="Machines at once, or 'none' for any number.")],
-    zone: Annotated[str, typer.Option(help="As burst.yaml has it.")] = "default",
-    market: Annotated[Market, typer.Option(help="How it is bought.")] = Market.SPOT,
+    zone: Annotated[str | None, typer.Option(help="Only in this zone.")] = None,
+    market: Annotated[Market | None, typer.Option(help="Only where bought this way.")] = None,
     config: ConfigPath = None,
     provider: Provider = None,
 ) -> None:
-    """Let the cloud run out of something: at most LIMIT machines of a type, zone and market."""
+    """Let the cloud run out of something: at most LIMIT machines of a type, in each zone and market."""
     if limit != "none" and not limit.isdigit():
         raise ConfigError(f"limit {limit!r} is neither a number nor 'none'")
-    cloud = _cloud(config, provider)
-    cloud.set_capacity(zone, instance_type, market, None if limit == "none" else int(limit))
-    console.print(
-        f"{escape(zone)}/{escape(instance_type)}/{market.value}: {'any number' if limit == 'none' else limit}"
-    )
+    settings, cloud = _open(config, provider)
+    pools = {
+        (o.zone, o.instance_type, o.market)
+        for nodeset in settings.nodesets
+        for o in nodeset.offerings
+        if o.provider == cloud.name
+    }
+    chosen = sorted(p for p in pools if p[1] == instance_type and zone in (None, p[0]) and market in (None, p[2]))
+    if not chosen:
+        known = ", ".join(f"{t} in {z} ({m.value})" for z, t, m in sorted(pools))
+        raise ConfigError(f"no offering of {cloud.name!r} in burst.yaml is that; there are: {known or 'none'}")
+    for pool in chosen:
+        cloud.set_capacity(*pool, None if limit == "none" else int(limit))
+        console.print(
+            f"{escape(pool[1])} in {escape(pool[0])} ({pool[2].value}): {'any number' if limit == 'none' else limit}"
+        )
 
 
 def _cloud(config: Path | None, provider: str | None) -> LocalCloud:
+    return _open(config, provider)[1]
+
+
+def _open(config: Path | None, provider: str | None) -> tuple[Config, LocalCloud]:
+    if os.geteuid() != 0:
+        raise LocalCloudError("the local cloud's machines are root's: use sudo (and keep SLURM_CONF: sudo -E)")
     if config is None:
         try:
             config = find_config()
@@ -193,7 +210,8 @@ def _cloud(config: Path | None, provider: str | None) -> LocalCloud:
                 raise LocalCloudError(
                     "no local cluster found: export SLURM_CONF as 'spotburst local up' showed, or name burst.yaml with --config"
                 ) from None
-    return from_config(load_config(config), provider)
+    settings = load_config(config)
+    return settings, from_config(settings, provider)
 
 
 def _name(instance: Instance) -> str:

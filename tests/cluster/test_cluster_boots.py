@@ -3,8 +3,10 @@
 from __future__ import annotations
 
 import json
+import signal
 import socket
 import subprocess
+import sys
 import time
 from collections.abc import Iterator
 from pathlib import Path
@@ -14,6 +16,8 @@ import pytest
 from slurm_plugin.cloud.local.cloud import LocalCloud
 from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest
 from slurm_plugin.local_cluster.cluster import LocalCluster
+from slurm_plugin.local_cluster.settings import default_settings
+from slurm_plugin.local_cluster.sweep import sweep
 
 pytestmark = pytest.mark.cluster
 
@@ -200,6 +204,55 @@ def test_a_cluster_leaves_no_trace(make_cluster, tmp_path: Path) -> None:
     made.wait_for(lambda: traces(tmp_path) == before, 10, "the last traces to go")
 
 
+OWNER = """
+import sys, time
+from pathlib import Path
+from slurm_plugin.local_cluster.cluster import LocalCluster
+from slurm_plugin.local_cluster.settings import default_settings
+from slurm_plugin.local_cluster.sweep import sweep
+from slurm_plugin.local_cluster.settings import default_settings
+from slurm_plugin.cloud.provider import LaunchRequest
+with LocalCluster(Path(sys.argv[1]), default_settings(1), manager=False) as cluster:
+    cluster.cloud().launch([LaunchRequest("a", "spot-1", "spot", cluster.config.offerings_of(cluster.config.nodesets[0])[0])])
+    print(cluster.submit("hostname"), flush=True)
+    time.sleep(600)
+"""
+
+
+def test_what_a_killed_owner_left_is_swept(able: None, tmp_path: Path) -> None:
+    """In a folder whose path is longer than a socket's may be."""
+    folder = tmp_path / ("long-" * 20) / "cluster"
+    before = traces(tmp_path)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    assert owner.stdout.readline() == "1\n"
+    assert folder not in sweep(), "its owner lives"
+    owner.kill()
+    owner.wait()
+    owner.stdout.close()
+    sockets = json.loads((folder / "run" / "sockets.json").read_text())["folder"]
+    assert Path(sockets).exists()
+    assert traces(tmp_path) != before
+    assert folder in sweep()
+    assert not Path(sockets).exists()
+    with LocalCluster(folder, default_settings(1), manager=False) as again:
+        again.wait_for(lambda: traces(tmp_path)["processes"], 5, "the new cluster")
+        assert int(again.submit("hostname")) > 1, "a job id is used again, and with it a run's name"
+        again.stop()
+        again.wait_for(lambda: traces(tmp_path) == before, 10, "the last traces to go")
+
+
+def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path) -> None:
+    before = traces(tmp_path)
+    owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path / "c")], stdout=subprocess.PIPE, text=True)
+    assert owner.stdout is not None
+    owner.stdout.readline()
+    owner.terminate()
+    assert owner.wait(30) == 128 + signal.SIGTERM
+    owner.stdout.close()
+    assert traces(tmp_path) == before
+
+
 def reaches(address: str) -> bool:
     """Whether the node's slurmd accepts a connection."""
     try:
@@ -219,7 +272,7 @@ def traces(folder: Path) -> dict[str, list[str]]:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
-        if str(folder) in command and "pytest" not in command:
+        if str(folder) in command and "pytest" not in command.split(str(folder))[0]:
             processes.append(command)
     return {
         "links": sorted(link["ifname"] for link in links if link["ifname"].startswith("sb") and _ours(link, folder)),

@@ -147,16 +147,12 @@ class LocalCloud(Levers):
         """See ``Provider.instances``. Also finishes machines whose making was broken off, and ends overdue ones."""
         self._reachable()
         moment = now()
-        if any(m.ended and float(m.ended["time"]) < moment - KEEP_GONE for m in self.yard.machines()):
+        machines = self._machines()
+        if any(self._tend(machine, moment) for machine in machines):
+            machines = self._machines()
+        if any(m.ended and float(m.ended["time"]) < moment - KEEP_GONE for m in machines):
             self.yard.forget(older_than=moment - KEEP_GONE)
-        for machine in self._machines():
-            if machine.gone:
-                continue
-            if machine.ends_at is not None and machine.ends_at + OVERDUE < moment:
-                self.yard.end([machine])
-            elif self.yard.half_made(machine):
-                self._finish(machine.instance_id)
-        return [self._instance(m) for m in self._machines()]
+        return [self._instance(m) for m in machines]
 
     def destroy(self) -> None:
         """End every machine and remove all that the cloud made, whoever made it and whatever was broken off. Any number of times."""
@@ -324,6 +320,18 @@ class LocalCloud(Levers):
         )
         commands[-1]["output"] = "slurmd.out"
         return commands
+
+    def _tend(self, machine: Machine, moment: float) -> bool:
+        """End an overdue machine, finish one whose making was broken off; whether anything was done."""
+        if machine.gone:
+            return False
+        if machine.ends_at is not None and machine.ends_at + OVERDUE < moment:
+            self.yard.end([machine])
+            return True
+        if self.yard.half_made(machine):
+            self._finish(machine.instance_id)
+            return True
+        return False
 
     def _finish(self, instance_id: str) -> None:
         """Start a machine that is noted and not started."""

@@ -100,6 +100,8 @@ class Yard:
                     stdout=log,
                     stderr=log,
                     cwd="/",
+                    # Nothing of the manager's own environment (a cloud's credentials, say) gets into a machine.
+                    env={"PATH": "/usr/sbin:/usr/bin:/sbin:/bin", "LANG": "C.UTF-8"},
                     start_new_session=True,
                 )
             )
