@@ -159,10 +159,9 @@ def _add(writer: PartWriter, found: Found, old: Item | None, now_ns: int) -> Non
             writer.add_entry(found.name, found.kind, attributes)
             return
         if old is not None and unchanged(old, found):
-            if "holes" in old.attributes:
-                attributes["holes"] = old.attributes["holes"]
-            writer.add_unchanged(Item(found.name, found.kind, old.segments, attributes))
-            return
+            kept = {**attributes, "holes": old.attributes["holes"]} if "holes" in old.attributes else attributes
+            if writer.add_unchanged(Item(found.name, found.kind, old.segments, kept)):
+                return
         path = Path(found.path)
         if found.info.st_blocks * 512 < found.info.st_size:
             attributes["holes"] = find_holes(path)

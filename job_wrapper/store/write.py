@@ -103,13 +103,17 @@ class PartWriter:
         except OSError as error:
             raise CheckpointFailed(f"{path}: can't be read: {error.strerror or error}") from error
 
-    def add_unchanged(self, item: Item) -> None:
-        """Add an item of ``base`` as it stands there, without its content being read again."""
-        places = self._row(item.name, item.kind, dict(item.attributes), len(item.segments))
-        for index, s in enumerate(item.segments):
-            if s.pack not in self._base_sizes:
-                raise CheckpointFailed(f"part {self.name}: {item.name!r} is not an item of the base checkpoint")
-            places[index] = (s.pack, s.offset, s.length, s.checksum.removeprefix(PREFIX))
+    def add_unchanged(self, item: Item) -> bool:
+        """Add an item of ``base`` without its content being read again; ``item`` has its name and segments, and may have new attributes.
+
+        False, with nothing added, if ``base`` does not hold it or its packs are to be written anew (see ``reusable``).
+        """
+        places = self._base.get(item.name, [])
+        wanted = [(s.pack, s.offset, s.length, s.checksum.removeprefix(PREFIX)) for s in item.segments]
+        if places != wanted:
+            return False
+        self._row(item.name, item.kind, dict(item.attributes), len(wanted))[:] = wanted
+        return True
 
     def _add(self, name: str, kind: ItemKind, data: memoryview | bytes, attributes: dict[str, Any]) -> None:
         view = memoryview(data)
