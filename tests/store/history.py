@@ -1,0 +1,65 @@
+"""What must hold of every log, whatever happened to its writers: a reference model to replay one against."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from job_wrapper.store.io_types import CommitRef, Entry, Kind, Summary
+
+
+@dataclass
+class Model:
+    """The run's state as DESIGN §3 tells it, computed from the kinds of entries alone."""
+
+    keep: int
+    epoch: int = 0
+    job: str = ""
+    recoveries: int = 0
+    barren: int = 0
+    progressed: bool = False
+    commits: list[CommitRef] = field(default_factory=list)
+    failed: dict[int, int] = field(default_factory=dict)
+    ended: int | None = None
+
+    def step(self, entry: Entry) -> None:
+        assert self.ended is None or entry.kind is Kind.CLAIM, "something follows an end that is not a claim"
+        if entry.kind is Kind.CLAIM:
+            assert self.ended != 0, "a run that had ended successfully was claimed"
+            assert entry.epoch == self.epoch + 1
+            same = entry.writer.job_id == self.job
+            self.recoveries = self.recoveries + 1 if same else 0
+            self.barren = self.barren + 1 if same and not self.progressed else 0
+            self.epoch, self.job, self.progressed, self.ended = entry.epoch, entry.writer.job_id, False, None
+            return
+        # The whole point: nothing of an older epoch follows a newer claim.
+        assert entry.epoch == self.epoch, (
+            f"entry {entry.seq} of epoch {entry.epoch} follows the claim of epoch {self.epoch}"
+        )
+        if entry.kind is Kind.COMMIT:
+            self.progressed = True
+            self.commits = [c for c in self.commits if not self.failed.get(c.seq)]
+            self.commits.append(entry.summary.commits[-1])
+            assert self.commits[-1].seq == entry.seq
+            self.commits = self.commits[-self.keep :]
+            self.failed = {s: n for s, n in self.failed.items() if s in {c.seq for c in self.commits}}
+        elif entry.kind is Kind.RESTORE_FAILED:
+            seq = entry.body["entry"]
+            self.failed[seq] = self.failed.get(seq, 0) + 1
+        elif entry.kind is Kind.END:
+            self.ended = entry.body["exit_code"]
+
+    def summary(self) -> Summary:
+        return Summary(self.epoch, self.recoveries, self.barren, tuple(self.commits), self.failed, self.ended, None)
+
+
+def check_log(entries: list[Entry], acknowledged: list[Entry], keep: int = 3) -> None:
+    """``entries``: the whole log. ``acknowledged``: every entry that a writer was told it had written."""
+    model = Model(keep)
+    holders: dict[int, str] = {}
+    for seq, entry in enumerate(entries):
+        assert entry.seq == seq
+        model.step(entry)
+        assert entry.summary == model.summary()
+        assert holders.setdefault(entry.epoch, entry.writer.nonce) == entry.writer.nonce, "two holders of one epoch"
+    for entry in acknowledged:
+        assert entries[entry.seq] == entry, f"acknowledged entry {entry.seq} was lost"
