@@ -12,7 +12,6 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Any, Literal
 
-import yaml
 from pydantic import (
     BaseModel,
     BeforeValidator,
@@ -24,6 +23,7 @@ from pydantic import (
 )
 
 from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.config_faults import explain, read_yaml
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.slurm.hostlist import expand
 
@@ -40,7 +40,7 @@ def parse_duration(value: Any) -> Any:
     return value
 
 
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0)]
+Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
 """Seconds; in the file ``30s``, ``10m``, ``1h``, ``1d`` or a number."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=63)]
@@ -203,7 +203,12 @@ class NodeSet(Model):
     @field_validator("nodes")
     @classmethod
     def _hostlist(cls, value: str) -> str:
-        expand(value)
+        try:
+            names = expand(value)
+        except ConfigError as error:
+            raise ValueError(str(error)) from None
+        if not names:
+            raise ValueError("names no node: write a Slurm hostlist such as spot-[1-16]")
         return value
 
     @property
@@ -248,6 +253,14 @@ class Config(Model):
     nodesets: Annotated[tuple[NodeSet, ...], Field(min_length=1)]
     partitions: Annotated[tuple[PartitionConfig, ...], Field(min_length=1)]
 
+    @field_validator("state_dir")
+    @classmethod
+    def _absolute(cls, value: Path) -> Path:
+        # Slurm's programs and the manager run in different folders.
+        if not value.is_absolute():
+            raise ValueError("must be an absolute path")
+        return value
+
     @model_validator(mode="after")
     def _names_agree(self) -> Config:
         names = {n.name for n in self.nodesets}
@@ -265,6 +278,10 @@ class Config(Model):
                         f"nodesets.{nodeset.name}.offerings: provider {offering.provider!r} is not defined under providers; "
                         f"defined: {', '.join(sorted(self.providers)) or 'none'}"
                     )
+        if len({p.name for p in self.partitions}) != len(self.partitions):
+            raise ValueError("partitions: two have the same name")
+        if sum(p.default for p in self.partitions) > 1:
+            raise ValueError("partitions: more than one is the default")
         for partition in self.partitions:
             for name in partition.nodesets:
                 if name not in names:
@@ -310,65 +327,8 @@ def find_config(environ: Mapping[str, str] = os.environ) -> Path:
 
 def load_config(path: Path) -> Config:
     """Read and validate. Raises ``ConfigError`` that names the file, the key, what stands there and what is allowed."""
-    try:
-        data = yaml.safe_load(path.read_text(encoding="utf-8"))
-    except OSError as error:
-        raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
-    except (yaml.YAMLError, UnicodeDecodeError) as error:
-        raise ConfigError(f"{path}: is not YAML: {error}") from error
-    if not isinstance(data, dict):
-        raise ConfigError(f"{path}: must hold keys and values (cluster:, checkpoints:, providers:, …)")
+    data = read_yaml(path)
     try:
         return Config.model_validate(data)
     except ValidationError as error:
-        raise ConfigError(_explain(path, error)) from None
-
-
-def _explain(path: Path, error: ValidationError) -> str:
-    lines = []
-    for fault in error.errors(include_url=False):
-        key = ".".join(str(part) for part in fault["loc"]) or "(top)"
-        if fault["type"] == "extra_forbidden":
-            lines.append(f"{path}: {key}: unknown key; allowed here: {', '.join(_allowed(fault['loc'])) or 'none'}")
-        elif fault["type"] == "missing":
-            lines.append(f"{path}: {key}: missing, and has no default")
-        else:
-            message = fault["msg"].removeprefix("Value error, ")
-            given = "" if isinstance(fault["input"], dict | list) else f" (it is {fault['input']!r})"
-            lines.append(f"{path}: {key}: {message}{given}")
-    return "\n".join(lines)
-
-
-def _allowed(loc: tuple[Any, ...]) -> list[str]:
-    """Keys that are allowed where an unknown one stood, by walking the models along ``loc``."""
-    model: Any = Config
-    for part in loc[:-1]:
-        model = _step(model, part)
-        if model is None:
-            return []
-    return sorted(model.model_fields) if isinstance(model, type) and issubclass(model, BaseModel) else []
-
-
-def _step(model: Any, part: Any) -> Any:
-    from typing import get_args
-
-    if isinstance(model, type) and issubclass(model, BaseModel):
-        field = model.model_fields.get(str(part))
-        return field.annotation if field else None
-    by_tag = {
-        a.model_fields["type"].annotation.__args__[0]: a
-        for a in _models_in(model)
-        if "type" in a.model_fields and get_args(a.model_fields["type"].annotation)
-    }
-    if part in by_tag:
-        return by_tag[part]
-    inner = _models_in(model)
-    return (model if len(inner) > 1 else inner[0]) if inner else None
-
-
-def _models_in(annotation: Any) -> list[Any]:
-    from typing import get_args
-
-    if isinstance(annotation, type) and issubclass(annotation, BaseModel):
-        return [annotation]
-    return [m for a in get_args(annotation) for m in _models_in(a)]
+        raise ConfigError(explain(path, Config, error)) from None

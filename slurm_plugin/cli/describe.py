@@ -48,7 +48,7 @@ def command(
             raise
     made = attempts(entries)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
-    told = sorted([*story.timeline(entries), *decisions(known, job)])
+    told = sorted([*story.timeline(entries), *decisions(known, job, shown)])
     next_words = story.outlook(shown, slurm_error, entries)
     if json:
         output.as_json(

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Callable
+import sqlite3
 from dataclasses import dataclass
 from pathlib import Path
-from typing import Annotated, Any
+from typing import Annotated
 from urllib.parse import unquote, urlsplit
 
 import typer
@@ -134,14 +134,20 @@ def _existing(where: Place, job: str, name: str | None) -> str:
     return run
 
 
-def decisions(config: Config | None, job: str) -> list[tuple[float, str]]:
+def decisions(config: Config | None, job: str, shown: Job | None) -> list[tuple[float, str]]:
     """What the manager noted about the job, where this user may read its ledger: (Unix seconds, words)."""
-    if config is None:
+    number = shown.job_id if shown is not None else int(job) if job.isdigit() else None
+    if config is None or number is None:
+        return []
+    from slurm_plugin.ledger import Ledger
+
+    try:
+        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
+    except (ConfigError, OSError):
         return []
     try:
-        from slurm_plugin import ledger  # type: ignore[attr-defined,unused-ignore]
-
-        events: Callable[..., Any] = ledger.Ledger.open_readonly(config.state_dir / "ledger.db").events
-        return [(float(event.time), str(event.text)) for event in events(job=job)]
-    except Exception:  # an extra for whoever may read it; never a reason to answer nothing
+        return [(event.time, f"manager: {event.text}") for event in ledger.events(job=number)]
+    except sqlite3.Error:
         return []
+    finally:
+        ledger.close()

@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.ledger import Ledger
 from tests.unit.cli.conftest import START, Said, Site
 
 Spotburst = Callable[..., Said]
@@ -216,3 +217,18 @@ def test_names_from_others_cannot_steer_the_terminal(site: Site, spotburst: Spot
     site.claim("80", node="\x1b[31mred\x1b]0;title\x07")
     for command in ("attempts", "describe"):
         assert "\x1b" not in spotburst(command, "80").out
+
+
+def test_describe_shows_what_the_manager_decided(site: Site, spotburst: Spotburst) -> None:
+    site.reclaimed_twice()
+    (site.folder / "state").mkdir()
+    ledger = Ledger.open(site.folder / "state" / "ledger.db", clock=lambda: START + 36.2)
+    ledger.event("requeue", "spot-2 is made ready for job 123", job=123)
+    ledger.event("requeue", "another job's", job=124)
+    ledger.close()
+    said = spotburst("describe", "123")
+    assert "another job" not in said.out
+    places = [
+        said.out.index(w) for w in ("urgent commit at step 35", "manager: spot-2 is made ready", "attempt 1 ends")
+    ]
+    assert places == sorted(places)
