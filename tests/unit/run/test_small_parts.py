@@ -1,0 +1,187 @@
+"""Identity, options, bounds, Slurm's answers: pure values."""
+
+from __future__ import annotations
+
+import argparse
+from pathlib import Path
+
+import pytest
+
+from job_wrapper.errors import MaxAttempts, NoProgress, UsageError
+from job_wrapper.node_config import NodeConfig
+from job_wrapper.run.attempt import local_job_alive, local_job_id
+from job_wrapper.run.bounds import Bounds, check_bounds
+from job_wrapper.run.identity import BATCH_STEP, identify
+from job_wrapper.run.oom import memory_files, oom_kills
+from job_wrapper.run.options import parse_duration, parse_options, parse_size
+from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
+from job_wrapper.store.io_types import Summary
+
+STEP = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
+
+
+def test_identity_of_a_first_attempt() -> None:
+    who = identify(STEP, NodeConfig(), "")
+    assert (who.cluster, who.job_id, who.name_id, who.restart_count, who.step_id, who.rank, who.tasks) == (
+        "c", "7", "7", 0, 0, 0, 1,
+    )  # fmt: skip
+    assert not who.in_batch_step
+
+
+def test_identity_of_an_array_task_and_a_rank() -> None:
+    more = {
+        "SLURM_ARRAY_JOB_ID": "5", "SLURM_ARRAY_TASK_ID": "4", "SLURM_RESTART_COUNT": "2", "SLURM_STEP_ID": "3",
+        "SLURM_PROCID": "1", "SLURM_STEP_NUM_TASKS": "8", "SLURM_JOB_NUM_NODES": "2",
+    }  # fmt: skip
+    who = identify({**STEP, **more}, NodeConfig(), "")
+    assert (who.job_id, who.name_id, who.restart_count, who.step_id) == ("7", "5_4", 2, 3)
+    assert (who.rank, who.tasks, who.nodes) == (1, 8, 2)
+
+
+@pytest.mark.parametrize("step", [None, "4294967291", "batch"])
+def test_batch_step(step: str | None) -> None:
+    environ = {k: v for k, v in STEP.items() if k != "SLURM_STEP_ID"} | {"SLURM_NTASKS": "4"}
+    if step is not None:
+        environ["SLURM_STEPID"] = step
+    who = identify(environ, NodeConfig(), "")
+    assert who.in_batch_step
+    assert (who.step_id, who.rank, who.tasks) == (BATCH_STEP, 0, 1)
+
+
+def test_environment_that_is_not_slurms() -> None:
+    with pytest.raises(UsageError, match="not a number"):
+        identify({**STEP, "SLURM_RESTART_COUNT": "two"}, NodeConfig(), "")
+    with pytest.raises(UsageError, match="no cluster"):
+        identify({"SLURM_JOB_ID": "7"}, NodeConfig(), "")
+    with pytest.raises(UsageError, match="--run NAME"):
+        identify({}, NodeConfig(), "")
+    assert identify({"SLURM_JOB_ID": "7"}, NodeConfig(cluster="d"), "").cluster == "d"
+
+
+@pytest.mark.parametrize(("text", "seconds"), [("30s", 30), ("10m", 600), ("1.5h", 5400), ("1d", 86400), ("45", 45)])
+def test_duration(text: str, seconds: float) -> None:
+    assert parse_duration(text) == seconds
+
+
+@pytest.mark.parametrize("text", ["", "0", "-1s", "10x", "ten", "1e3"])
+def test_no_duration(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_duration(text)
+
+
+@pytest.mark.parametrize(
+    ("text", "size"), [("10", 10), ("1K", 1024), ("512MiB", 512 << 20), ("1.5G", 3 << 29), ("1TiB", 1 << 40)]
+)
+def test_size(text: str, size: int) -> None:
+    assert parse_size(text) == size
+
+
+@pytest.mark.parametrize("text", ["", "G", "10X", "10 kb", "-1"])
+def test_no_size(text: str) -> None:
+    with pytest.raises(argparse.ArgumentTypeError):
+        parse_size(text)
+
+
+def test_arguments_before_settings_before_defaults() -> None:
+    node = NodeConfig(uri="s3://b/p", endpoint_url="http://e", interval=60.0)
+    plain = parse_options(["--", "prog", "--flag", "--", "x"], node)
+    assert plain.command == ("prog", "--flag", "--", "x")
+    assert (plain.uri, plain.endpoint_url, plain.interval, plain.keep, plain.requeue) == (
+        "s3://b/p", "http://e", 60.0, 3, True,
+    )  # fmt: skip
+    given = parse_options(
+        ["--uri", "file:///x/", "--interval", "5m", "--keep", "5", "--on-interruption", "fail", "prog", "-v"], node
+    )
+    assert (given.uri, given.endpoint_url, given.interval, given.keep, given.requeue) == (
+        "file:///x",
+        "",
+        300.0,
+        5,
+        False,
+    )
+    assert given.command == ("prog", "-v")
+    with pytest.raises(UsageError, match="no program"):
+        parse_options(["--"], node)
+    with pytest.raises(UsageError, match="--uri"):
+        parse_options(["--", "prog"], NodeConfig())
+    with pytest.raises(SystemExit):
+        parse_options(["--no-such", "--", "prog"], node)
+
+
+def test_bounds() -> None:
+    bounds = Bounds(recoveries=8, barren=2)
+    assert check_bounds(Summary(recoveries=8, barren=1), bounds) is None
+    assert isinstance(check_bounds(Summary(recoveries=9), bounds), MaxAttempts)
+    assert isinstance(check_bounds(Summary(recoveries=2, barren=2), bounds), NoProgress)
+
+
+def test_view_of_a_job() -> None:
+    # As 22.05.8 answers with SLURM_TIME_FORMAT=%s.
+    view = parse_view("RUNNING;0;1795983572;1;1;1795983569;1795983592;\n")
+    assert view == JobView("RUNNING", 0, 1795983572.0, True, True, 1795983569.0, 1795983592.0)
+    assert view.running
+    done = parse_view("COMPLETING;1;N/A;1;0;N/A;NONE;")
+    assert (done.running, done.coming_back, done.batch, done.preempt_time) == (False, False, False, None)
+    assert parse_view("PENDING;3;N/A;0;1;N/A;N/A;").coming_back
+
+
+@pytest.mark.parametrize(
+    "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;"]
+)
+def test_no_view(line: str) -> None:
+    with pytest.raises(ValueError):
+        parse_view(line)
+
+
+def test_slurm_that_is_not_there_says_nothing(tmp_path: Path) -> None:
+    job = SlurmJob("7", bin_dir=str(tmp_path))
+    assert job.view() is None
+    assert job.alive("8"), "what is not known may be alive"
+    assert "squeue" not in job.requeue()
+    assert job.requeue() != ""
+
+
+@pytest.mark.parametrize(
+    ("script", "alive"),
+    [
+        ("echo 'RUNNING;0;N/A;1;1;1;N/A;'", True),
+        ("echo 'COMPLETED;0;N/A;1;1;1;2;'", False),
+        ("echo 'COMPLETED;0;N/A;1;1;1;2;'; echo 'PENDING;0;N/A;1;1;1;2;'", True),
+        ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
+        ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", True),
+        ("echo 'what?'", True),
+        ("true", False),
+    ],
+)
+def test_whether_another_job_lives(tmp_path: Path, script: str, alive: bool) -> None:
+    (tmp_path / "squeue").write_text(f"#!/bin/sh\n{script}\n")
+    (tmp_path / "squeue").chmod(0o755)
+    assert SlurmJob("7", bin_dir=str(tmp_path)).alive("8_1") is alive
+
+
+def test_local_process_is_known_by_its_start() -> None:
+    import os
+
+    mine = local_job_id(os.getpid())
+    assert local_job_alive(mine)
+    pid, start = mine.split("-")[1:3]
+    assert not local_job_alive(mine.replace(f"-{start}-", f"-{int(start) + 1}-"))
+    assert not local_job_alive(mine.replace(f"-{pid}-", "-4194304-"))
+    assert not local_job_alive("123_4")
+
+
+def test_out_of_memory_counters(tmp_path: Path) -> None:
+    proc = tmp_path / "cgroup"
+    proc.write_text("0::/slurm/step_0\n5:memory:/slurm/step_0\n6:cpu,cpuacct:/x\nodd\n")
+    assert [str(f.relative_to(tmp_path)) for f in memory_files(proc.read_text(), tmp_path)] == [
+        "slurm/step_0/memory.events",
+        "memory/slurm/step_0/memory.oom_control",
+    ]
+    assert oom_kills(proc, tmp_path) is None
+    for name, text in (
+        ("slurm/step_0/memory.events", "low 0\noom 3\noom_kill 2\n"),
+        ("memory/slurm/step_0/memory.oom_control", "under_oom 0\noom_kill 1\n"),
+    ):
+        (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
+        (tmp_path / name).write_text(text)
+    assert oom_kills(proc, tmp_path) == 3
