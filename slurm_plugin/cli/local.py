@@ -11,7 +11,6 @@ import typer
 import yaml
 from rich.console import Console
 from rich.markup import escape
-from rich.table import Table
 
 from slurm_plugin.cloud.local.cloud import LocalCloud, from_config
 from slurm_plugin.cloud.provider import Instance, Market
@@ -101,21 +100,24 @@ def down(
 def status(config: ConfigPath = None, provider: Provider = None) -> None:
     """Machines of the local cloud, limits and refusals to come."""
     cloud = _cloud(config, provider)
-    table = Table(box=None, pad_edge=False)
-    for heading in ("NODE", "INSTANCE", "STATE", "OFFERING", "ADDRESS", "AGE", "ENDS IN"):
-        table.add_column(heading)
     moment = time.time()
+    rows = [("NODE", "INSTANCE", "STATE", "OFFERING", "ADDRESS", "AGE", "ENDS IN")]
     for instance in cloud.instances():
-        table.add_row(
-            instance.node,
-            instance.instance_id,
-            instance.state.value,
-            instance.offering_id,
-            instance.address,
-            f"{moment - instance.launched:.0f} s",
-            "" if instance.deadline is None or not instance.billed else f"{max(0.0, instance.deadline - moment):.0f} s",
+        ends = instance.deadline if instance.billed else None
+        rows.append(
+            (
+                instance.node,
+                instance.instance_id,
+                instance.state.value,
+                instance.offering_id,
+                instance.address,
+                f"{moment - instance.launched:.0f} s",
+                "" if ends is None else f"{max(0.0, ends - moment):.0f} s",
+            )
         )
-    console.print(table)
+    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
+    for row in rows:
+        console.print(escape("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
     for pool, limit in sorted(cloud.faults().get("limits", {}).items()):
         console.print(f"capacity of {escape(pool)}: {limit}")
     for refusal in cloud.faults().get("refusals", []):

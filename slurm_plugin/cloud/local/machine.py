@@ -11,6 +11,7 @@ import contextlib
 import os
 import signal
 import sys
+import time
 from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
@@ -34,7 +35,7 @@ def main(arguments: list[str] | None = None) -> int:
     if spec is None:
         print(f"{folder}: no instance.json", file=sys.stderr)
         return 1
-    lock = try_lock(folder / "lock")
+    lock = _lock(folder)
     if lock is None or (folder / "machine.json").exists() or (folder / "ended.json").exists():
         return 0
     try:
@@ -45,6 +46,16 @@ def main(arguments: list[str] | None = None) -> int:
         return 1
     _note_end(folder, status=status)
     return 0
+
+
+def _lock(folder: Path) -> int | None:
+    """Whoever lists machines holds the lock for an instant, to see whether it is free: try more than once."""
+    for _ in range(5):
+        lock = try_lock(folder / "lock")
+        if lock is not None:
+            return lock
+        time.sleep(0.05)
+    return None
 
 
 def _note_end(folder: Path, **facts: Any) -> None:
