@@ -42,9 +42,6 @@ from job_wrapper.store.paths import data_prefix, run_path
 
 STORE_PATIENCE = 60.0
 """Seconds that an unreachable store is tried for before the program starts."""
-CLAIM_WAIT = 600.0
-"""Seconds that the other ranks wait for rank 0's claim."""
-POLL = 0.3
 FAILURES = 2
 """How often one checkpoint may fail to restore."""
 
@@ -54,6 +51,11 @@ T = TypeVar("T")
 def command_digest(command: tuple[str, ...]) -> str:
     """Tells two commands apart; not a secret."""
     return xxh3_128_hexdigest(json.dumps(command).encode())
+
+
+def restored_key(run: str, epoch: int) -> str:
+    """Where rank 0 tells the other ranks of a step that the restore is done, and from which entry."""
+    return f"{data_prefix(run, epoch)}/restored.json"
 
 
 def local_job_id(pid: int) -> str:
@@ -115,10 +117,7 @@ class Attempt:
     def begin(self) -> None:
         """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
         self.require_requeueable()
-        if self.options.state_dirs:
-            from job_wrapper.state_dirs import check_paths
-
-            self.roots = check_paths(self.options.state_dirs)
+        self._check_roots()
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
@@ -133,6 +132,17 @@ class Attempt:
             self._claim.end(int(refused.exit_code), refused.reason)
             raise refused
         self._restore(None)
+        if self.identity.tasks > 1:
+            # The other ranks start when this one's files are in place, and from the commit that it found to be good.
+            seq = None if self.restored is None else self.restored.seq
+            told = json.dumps({"entry": seq}).encode()
+            self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
+
+    def _check_roots(self) -> None:
+        if self.options.state_dirs:
+            from job_wrapper.state_dirs import check_paths
+
+            self.roots = check_paths(self.options.state_dirs)
 
     def require_requeueable(self) -> None:
         """A job that Slurm won't bring back must say so before work is lost. Raises ``NotRequeueable``."""

@@ -2,17 +2,18 @@
 
 from __future__ import annotations
 
+import json
 import time
 from typing import Any
 
-from job_wrapper.errors import ExitCode, Fenced, RestoreFailed, SpotburstError, StoreError
-from job_wrapper.run.attempt import Attempt
-from job_wrapper.store.io_types import CommitRef, Entry, Kind, Summary
+from job_wrapper.errors import ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
+from job_wrapper.run.attempt import Attempt, restored_key
+from job_wrapper.store.io_types import CommitRef, Entry, Kind
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 
 CLAIM_WAIT = 600.0
-"""Seconds that the other ranks wait for rank 0's claim, which comes after its checks but before its restore."""
+"""Seconds that the other ranks wait for rank 0's claim."""
 POLL = 0.3
 
 
@@ -22,23 +23,19 @@ class RankZeroEnded(SpotburstError):
     reason = "RankZeroEnded"
 
 
-def newest_good(summary: Summary) -> CommitRef | None:
-    """The newest commit that is not known to be bad. Pure."""
-    good = [c for c in summary.commits if not summary.failed_restores.get(c.seq)]
-    return good[-1] if good else None
-
-
 class Follower(Attempt):
-    """See ``Attempt``. State directories are rank 0's alone."""
+    """See ``Attempt``. State directories are saved and restored by rank 0 alone."""
 
     commits = False
+    _newest: CommitRef | None = None
 
     def begin(self) -> None:
-        """Wait for the claim of this job, restart and step. Raises ``SpotburstError``."""
+        """Wait for the claim of this job, restart and step, and for rank 0's restore. Raises ``SpotburstError``."""
+        self._check_roots()
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         log = RunLog(self.store, self.run, clock=self.clock)
         until = self.clock() + CLAIM_WAIT
-        while self.clock() < until:
+        while True:
             last = self._patiently(log.tail)
             if last is not None and self._ours(last):
                 if last.kind is Kind.END and last.summary.ended:
@@ -46,13 +43,24 @@ class Follower(Attempt):
                     codes = {int(code): code for code in ExitCode}
                     error.exit_code = codes.get(last.summary.ended, ExitCode.RUN_HELD)
                     raise error
-                self.epoch = last.epoch
-                self.restored = newest_good(last.summary)
-                return
-            if last is not None and last.summary.ended == 0:
+                told = self._patiently(lambda epoch=last.epoch: self._told(epoch))  # type: ignore[misc]
+                if told is not None:
+                    self.epoch = last.epoch
+                    self.restored = next((c for c in last.summary.commits if c.seq == told.get("entry")), None)
+                    return
+                until = max(until, self.clock() + CLAIM_WAIT)  # a restore takes as long as it takes
+            elif last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
+            if self.clock() >= until:
+                raise StoreError(f"{self.run}: rank 0 has not claimed the run within {CLAIM_WAIT:.0f} s")
             time.sleep(POLL)
-        raise StoreError(f"{self.run}: rank 0 has not claimed the run within {CLAIM_WAIT:.0f} s")
+
+    def _told(self, epoch: int) -> dict[str, Any] | None:
+        try:
+            told = json.loads(self.store.get(restored_key(self.run, epoch)))
+        except (ObjectMissing, ValueError):
+            return None
+        return told if isinstance(told, dict) else None
 
     def _ours(self, entry: Entry) -> bool:
         who, writer = self.identity, entry.writer
@@ -69,7 +77,8 @@ class Follower(Attempt):
 
     def welcome(self) -> dict[str, Any]:
         """As rank 0's, from what the log last told."""
-        return self._welcome(self.restored)
+        newest = self._newest
+        return self._welcome(newest if newest is not None and newest.epoch == self.epoch else self.restored)
 
     def check(self) -> None:
         """Raises ``Fenced`` when a newer attempt holds the run."""
@@ -78,7 +87,7 @@ class Follower(Attempt):
             return
         if last.epoch > self.epoch:
             raise Fenced(f"{self.run}: epoch {last.epoch} holds the run")
-        self.restored = newest_good(last.summary)
+        self._newest = last.summary.commits[-1] if last.summary.commits else None
 
     def restore_older(self, seq: int, error: str) -> None:
         """Rank 0 decides what is restored; the ranks' programs agree among themselves."""

@@ -17,7 +17,8 @@ import pytest
 
 from job_wrapper.store import Entry, Kind, RunLog, open_store
 
-_WRAPPER = "import sys; from job_wrapper.run import main; sys.exit(main(sys.argv[1:]))"
+# The look for a newer claim is every 15 s: too long for a test.
+_WRAPPER = "import sys; from job_wrapper.run import loop, main; loop.CHECK_EVERY = 0.3; sys.exit(main(sys.argv[1:]))"
 _FAKE = """#!/bin/sh
 # Records its call; squeue answers the line in the file "view", scontrol does what "requeue" says.
 echo "$(basename "$0") $*" >> "$FAKE/calls"

@@ -6,6 +6,7 @@ import os
 import signal
 import subprocess
 import sys
+import time
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -177,6 +178,7 @@ def test_users_own_signal_commits_and_the_program_goes_on(room: Room) -> None:
     ready(room)
     process.send_signal(signal.SIGUSR1)
     room.wait_for(lambda: len(room.commits()) == 1)
+    time.sleep(0.5)  # a signal while the first is being answered is the same one
     process.send_signal(signal.SIGUSR1)
     room.wait_for(lambda: len(room.commits()) == 2)
     assert process.poll() is None
@@ -251,6 +253,33 @@ def test_second_attempt_fences_the_first(room: Room) -> None:
     second.kill()
 
 
+def test_fenced_attempt_is_stopped_between_commits_too(room: Room) -> None:
+    first = room.start(SLEEPER)
+    ready(room)
+    second = room.start(SLEEPER, restarts="1")
+    ready(room)
+    code, _, _ = room.end(first, seconds=15)
+    assert code == ExitCode.FENCED
+    assert room.kinds() == ["claim", "claim"]
+    second.kill()
+
+
+def test_store_that_goes_away_and_comes_back(room: Room) -> None:
+    process = room.start(COUNTER, "--state-dir", str(room.path / "state"), "--interval", "0.3s")
+    ready(room)
+    room.wait_for(lambda: len(room.commits()) >= 1)
+    room.store.rename(room.path / "away")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    (room.path / "away").rename(room.store)
+    count = len(room.commits())
+    room.wait_for(lambda: len(room.commits()) > count)
+    room.notice()
+    code, _, err = room.end(process)
+    assert code == ExitCode.REQUEUED
+    assert "commit failed" in err
+
+
 def test_older_attempt_is_refused(room: Room) -> None:
     second = room.start(SLEEPER, restarts="1")
     ready(room)
@@ -316,6 +345,7 @@ def test_damaged_checkpoint_is_skipped_for_the_older_one(room: Room) -> None:
     process = room.start(COUNTER, "--state-dir", str(state))
     ready(room)
     for count in (1, 2):
+        time.sleep(0.5)
         process.send_signal(signal.SIGUSR1)
         room.wait_for(lambda count=count: len(room.commits()) == count)
     process.kill()
@@ -377,12 +407,19 @@ def test_outside_slurm_term_commits_and_the_next_start_goes_on(room: Room) -> No
 
 
 def test_other_ranks_find_the_claim_and_write_nothing(room: Room) -> None:
-    more = {"SLURM_STEP_NUM_TASKS": "2"}
-    other = room.start(["sh", "-c", "echo $SPOTBURST_EPOCH"], **more, SLURM_PROCID="1")
-    first = room.start(["sh", "-c", "echo $SPOTBURST_EPOCH; sleep 1"], **more)
-    assert room.end(first)[:2] == (0, "1\n")
-    assert room.end(other)[:2] == (0, "1\n")
-    assert room.kinds() == ["claim", "end"]
+    state = room.path / "state"
+    command = ["sh", "-c", f"echo $SPOTBURST_EPOCH $(cat {state}/file); echo saved > {state}/file; sleep 1; kill -9 $$"]
+    for restarts, said in (("0", "1\n"), ("1", "2 saved\n")):
+        more = {"SLURM_STEP_NUM_TASKS": "2", "restarts": restarts}
+        options = ["--state-dir", str(state), "--interval", "0.3s"]
+        other = room.start(command, *options, **more, SLURM_PROCID="1")
+        first = room.start(command, *options, **more)
+        assert room.end(first)[1] == said
+        assert room.end(other)[1] in (said, "1 saved\n")
+        (state / "file").unlink()
+        room.view(restarts=1)
+    assert {e.writer.nonce for e in room.log()} == {e.writer.nonce for e in room.log() if e.kind.value == "claim"}
+    assert room.kinds().count("claim") == 2
 
 
 def _alive(pid: int) -> bool:
