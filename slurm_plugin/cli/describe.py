@@ -36,15 +36,17 @@ def command(
 ) -> None:
     """Show a job: state, history, what comes next."""
     known = settings(config)
-    where = place(known, uri, endpoint_url, cluster)
     shown, slurm_error = slurm_job(known, job)
     entries: list[Entry] = []
-    run = None
+    address = None
     try:
+        where = place(known, uri, endpoint_url, cluster)
         run = find_run(where, job, name, shown)
         entries = RunLog(where.store, run).entries()
+        address = f"{where.store.uri}/{run}"
     except UsageError:
-        if shown is None or name is not None:
+        # A job that waits for the first time has no run yet, and a new cluster's store may have no folder yet.
+        if shown is None or name is not None or uri is not None:
             raise
     made = attempts(entries)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
@@ -54,8 +56,7 @@ def command(
         output.as_json(
             {
                 "job": job,
-                "run": run,
-                "uri": where.store.uri,
+                "run": address,
                 "user": shown.user if shown else None,
                 "partition": shown.partition if shown else None,
                 "states": sorted(shown.states) if shown else None,
@@ -77,7 +78,7 @@ def command(
     output.facts(
         [
             ("Job", f"{job} ({shown.name}) of {shown.user}, partition {shown.partition}" if shown else job),
-            ("Run", f"{where.store.uri}/{run}" if run else None),
+            ("Run", address),
             ("State", story.state(shown, slurm_error, entries)),
             (
                 "Node",

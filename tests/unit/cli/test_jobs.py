@@ -112,7 +112,7 @@ def test_describe_tells_the_story_in_order(site: Site, spotburst: Spotburst) -> 
 def test_describe_as_json(site: Site, spotburst: Spotburst) -> None:
     site.reclaimed_twice()
     found = json.loads(spotburst("describe", "123", "--json").out)
-    assert found["run"] == "demo/123/main"
+    assert found["run"] == f"{site.uri}/demo/123/main"
     assert found["attempts"] == 3
     assert found["newest_commit"]["step"] == 50
     assert found["summary"]["ended"] == 0
