@@ -272,9 +272,9 @@ class Ledger:
         """All open intents, oldest first; with ``closed`` also the refused and the gone."""
         states = ("asked", "live", "retired", "refused", "gone") if closed else ("asked", "live", "retired")
         rows = self._rows(
-            "SELECT launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried, tries, retry_at, ended, "
-            f"why FROM intents WHERE state IN ({','.join('?' * len(states))}) ORDER BY created, launch_id",  # noqa: S608
-            *states,
+            "SELECT launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried, tries, retry_at, ended, why "
+            "FROM intents WHERE state IN (SELECT value FROM json_each(?)) ORDER BY created, launch_id",
+            json.dumps(states),
         )
         return tuple(
             Intent(r[0], r[1], r[2], r[3], r[4], r[5], IntentState(r[6]), r[7], r[8], r[9], r[10], r[11], r[12])

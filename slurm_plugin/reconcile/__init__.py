@@ -8,7 +8,7 @@ nodes that are prepared for them), ``jobs`` (jobs that Slurm won't bring back by
 
 from __future__ import annotations
 
-from slurm_plugin.actions import Action
+from slurm_plugin.actions import Action, Report
 from slurm_plugin.reconcile.comeback import decide_comeback
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.jobs import decide_jobs
@@ -24,5 +24,10 @@ def decide(view: View) -> tuple[Action, ...]:
     index = Index(view)
     found: dict[Action, None] = {}
     for part in (decide_machines, decide_notices, decide_comeback, decide_jobs):
-        found.update(dict.fromkeys(part(view, index)))
+        found.update(dict.fromkeys(action for action in part(view, index) if not _said(view, action)))
     return tuple(sorted(found, key=lambda action: action.order))
+
+
+def _said(view: View, action: Action) -> bool:
+    """A report is made once."""
+    return isinstance(action, Report) and (f"job:{action.job_id}", f"said:{action.key}") in view.counters

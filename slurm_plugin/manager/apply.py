@@ -1,0 +1,311 @@
+"""Acting: each action in its own try, so that one node's or one job's fault stays its own (cases 1).
+
+What is to survive a crash is written down before the outside is told. Actions on many nodes go out in one call. An action that was just
+done, or refused, is damped (``damp``): deciding asks for it in every pass until it shows.
+"""
+
+from __future__ import annotations
+
+import time
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Sequence
+from functools import partial
+from itertools import groupby
+from typing import TypeVar
+
+from slurm_plugin.actions import (
+    OURS,
+    Action,
+    Adopt,
+    Close,
+    Drain,
+    DropRequest,
+    EndNotice,
+    EndReplacement,
+    ForgetJob,
+    Launch,
+    PowerDown,
+    PowerUp,
+    RecordNotice,
+    ReleaseJob,
+    RememberJob,
+    Report,
+    RequeueJob,
+    Resume,
+    Retire,
+    SetDown,
+    StartNow,
+    Terminate,
+    Undrain,
+)
+from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
+from slurm_plugin.ledger import Ledger
+from slurm_plugin.ledger_records import OpenNotice
+from slurm_plugin.manager.damp import Damper
+from slurm_plugin.manager.launch import Launcher
+from slurm_plugin.manager.say import Once, log
+from slurm_plugin.placement import same_zone
+from slurm_plugin.reconcile.index import ACTIVE
+from slurm_plugin.reconcile.view import View
+from slurm_plugin.slurm.client import SlurmClient
+from slurm_plugin.slurm.records import Job
+
+UNDAMPED = (Adopt, RecordNotice, EndNotice, RememberJob, ForgetJob, Launch, DropRequest, EndReplacement, Close, Retire)
+"""These change the ledger (or a file), which the very next look shows; a launch's repetition is bounded by its intent."""
+_Some = TypeVar("_Some", bound=Action)
+
+
+class Applier:
+    """Carries out one pass's actions."""
+
+    def __init__(
+        self,
+        client: SlurmClient,
+        ledger: Ledger,
+        launcher: Launcher,
+        once: Once,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.client, self.ledger, self.launcher, self.once, self.clock = client, ledger, launcher, once, clock
+        self.damper = Damper()
+
+    def apply(self, actions: Sequence[Action], view: View) -> bool:
+        """In the order given. True if anything was done. Never raises for what the outside does."""
+        self.damper.forget_old(view.now)
+        due = [a for a in actions if isinstance(a, UNDAMPED) or self.damper.due(a, view.now)]
+        jobs_on: dict[str, list[Job]] = defaultdict(list)
+        for job in view.jobs or ():
+            if job.has(*ACTIVE):
+                for node in job.nodes:
+                    jobs_on[node].append(job)
+        for _, group in groupby(due, key=lambda a: a.order):
+            self._group(list(group), view, jobs_on)
+        for action in due:
+            if not isinstance(action, UNDAMPED):
+                self.damper.done(action, view.now)
+        return bool(due)
+
+    def _group(self, actions: list[Action], view: View, jobs_on: dict[str, list[Job]]) -> None:
+        self._ledger_only(actions)
+        self._downs(_of(actions, SetDown), jobs_on, view)
+        for action in actions:
+            if isinstance(action, RequeueJob | ReleaseJob):
+                self._job(action, view)
+            elif isinstance(action, StartNow):
+                self._try(partial(self._start_now, action), action)
+            elif isinstance(action, Report):
+                self._try(partial(self._report, action, view), action)
+        self._nodes(_of(actions, Drain), "drain", lambda a: a.reason)
+        self._power_ups(_of(actions, PowerUp), view)
+        self._terminate(_of(actions, Terminate))
+        self._launch(_of(actions, Launch), view, jobs_on)
+        downs = _of(actions, PowerDown)
+        self._nodes([a for a in downs if not a.force], "power_down")
+        self._nodes([a for a in downs if a.force], "power_down_force")
+        self._nodes(_of(actions, Resume), "resume")
+        self._nodes(_of(actions, Undrain), "undrain")
+
+    # --- ledger -------------------------------------------------------------------------------------------------------
+
+    def _ledger_only(self, actions: list[Action]) -> None:
+        def work() -> None:
+            with self.ledger.batch():
+                for action in actions:
+                    self._write(action)
+
+        if actions:
+            self._try(work, actions[0])
+        for action in _of(actions, DropRequest):
+            self._try(partial(action.path.unlink, missing_ok=True), action)
+
+    def _write(self, action: Action) -> None:
+        ledger = self.ledger
+        if isinstance(action, Adopt):
+            log.info("found by its tag", node=action.node, launch_id=action.launch_id, instance=action.instance_id)
+            ledger.adopt(
+                launch_id=action.launch_id,
+                instance_id=action.instance_id,
+                node=action.node,
+                nodeset=action.nodeset,
+                provider=action.provider,
+                offering_id=action.offering_id,
+                launched=action.launched,
+            )
+        elif isinstance(action, RecordNotice):
+            self._notice(action)
+        elif isinstance(action, EndNotice):
+            if ledger.end_notice(action.notice_id, action.outcome):
+                log.info("notice ended", node=action.node, outcome=action.outcome)
+        elif isinstance(action, RememberJob):
+            ledger.remember_job(action.job_id, action.restart_count, action.nodeset, action.nodes)
+        elif isinstance(action, ForgetJob):
+            ledger.forget_job(action.job_id)
+        elif isinstance(action, Retire):
+            ledger.retire(action.launch_id, action.why, blame=action.blame)
+        elif isinstance(action, Close):
+            ledger.close_intent(action.launch_id, action.why, blame=action.blame)
+        elif isinstance(action, EndReplacement) and ledger.end_replacement(action.job_id, action.node, action.outcome):
+            log.info("replacement ended", node=action.node, job=action.job_id, outcome=action.outcome)
+
+    def _notice(self, action: RecordNotice) -> None:
+        notice = OpenNotice(
+            action.notice_id,
+            action.node,
+            action.launch_id,
+            action.offering_id,
+            action.deadline,
+            action.source,
+            self.clock(),
+        )
+        if self.ledger.record_notice(notice):
+            log.warning(
+                "reclaim", node=action.node, launch_id=action.launch_id, deadline=action.deadline, by=action.source
+            )
+            offering = self.launcher.policy.offerings.get(action.offering_id)
+            if offering is not None:
+                for offering_id in same_zone(offering, self.launcher.policy.offerings.values()):
+                    self.ledger.offering_reclaimed(offering_id)
+
+    # --- nodes --------------------------------------------------------------------------------------------------------
+
+    def _downs(self, actions: list[SetDown], jobs_on: dict[str, list[Job]], view: View) -> None:
+        for action in actions:
+            log.warning("node set down", node=action.node, reason=action.reason)
+        done = self._nodes(actions, "down", lambda a: a.reason)
+        for action in done:
+            for job in jobs_on.get(action.node, ()):
+                text = action.tell or action.reason.removeprefix(OURS)
+                self._try(partial(self._tell, job, text, view), action)
+
+    def _nodes(
+        self,
+        actions: Iterable[_Some],
+        state: str,
+        reason: Callable[[_Some], str] | None = None,
+    ) -> list[_Some]:
+        """One call for all that share a reason. Returns those that Slurm did not refuse."""
+        groups: dict[str, list[_Some]] = defaultdict(list)
+        for action in actions:
+            groups[reason(action) if reason else ""].append(action)
+        done: list[_Some] = []
+        for text, group in groups.items():
+            names = [_node(a) for a in group]
+            call = partial(self.client.update_nodes, names, state=state, reason=text or None)
+            if self._try(call, group[0], names):
+                done += group
+                for action in group:
+                    why = text.removeprefix(OURS) or str(getattr(action, "why", "") or getattr(action, "because", ""))
+                    job = int(getattr(action, "job_id", 0))
+                    self._try(partial(self.ledger.event, state, why, node=_node(action), job=job), action)
+        return done
+
+    def _power_ups(self, actions: list[PowerUp], view: View) -> None:
+        with_row = [
+            a for a in actions if self._try(partial(self.ledger.open_replacement, a.job_id, a.node, a.because), a)
+        ]
+        for action in self._nodes(with_row, "power_up"):
+            log.info("replacement prepared", node=action.node, job=action.name_id, because=action.because)
+            text = f"{action.because}; replacement {action.node} prepared"
+            job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+            if job is not None:
+                self._try(partial(self._tell, job, text, view), action)
+
+    # --- machines -----------------------------------------------------------------------------------------------------
+
+    def _terminate(self, actions: list[Terminate]) -> None:
+        by_provider: dict[str, list[Terminate]] = defaultdict(list)
+        for action in actions:
+            by_provider[action.provider].append(action)
+        for provider, group in by_provider.items():
+
+            def work(provider: str = provider, group: list[Terminate] = group) -> None:
+                with self.ledger.batch():
+                    for a in group:
+                        if self.ledger.retire(a.launch_id, a.why, blame=a.blame):
+                            log.info("ending", node=a.node, instance=a.instance_id, launch_id=a.launch_id, why=a.why)
+                lane = self.launcher.lanes[provider]
+                lane.call(lambda: lane.provider.terminate([a.instance_id for a in group]))
+
+            self._try(work, group[0])
+
+    def _launch(self, actions: list[Launch], view: View, jobs_on: dict[str, list[Job]]) -> None:
+        if not actions:
+            return
+
+        def work() -> None:
+            for action, refusal in self.launcher.launch(actions, self.clock):
+                for job in jobs_on.get(action.node, ()):
+                    text = f"{action.node} can't be made ({refusal.kind.value}): {refusal.code}: {refusal.text}"
+                    self._try(partial(self._tell, job, text, view), action)
+
+        self._try(work, actions[0])
+
+    # --- jobs ---------------------------------------------------------------------------------------------------------
+
+    def _job(self, action: RequeueJob | ReleaseJob, view: View) -> None:
+        def work() -> None:
+            if action.counter:
+                self.ledger.count(f"job:{action.job_id}", action.counter)
+            if isinstance(action, RequeueJob):
+                self.client.requeue(action.name_id, hold=action.hold)
+                what = "requeued and held" if action.hold else "requeued"
+            else:
+                self.client.release(action.name_id)
+                what = "released"
+            log.info(what, job=action.name_id, attempt=action.restart_count, why=action.why)
+            self.ledger.event(what, action.why, job=action.job_id)
+            job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+            if job is not None:
+                self._tell(job, f"{what}: {action.why}", view, event=False)
+
+        self._try(work, action)
+
+    def _start_now(self, action: StartNow) -> None:
+        self.client.start_now(action.name_id)
+        log.info("begin time cleared", job=action.name_id, attempt=action.restart_count, nodes=action.nodes)
+        self.ledger.event("start-now", f"{', '.join(action.nodes)} ready", job=action.job_id)
+
+    def _report(self, action: Report, view: View) -> None:
+        self.ledger.count(f"job:{action.job_id}", f"said:{action.key}")
+        job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+        log.warning(action.text, job=job.name_id if job else str(action.job_id))
+        if job is not None:
+            self._tell(job, action.text, view)
+
+    def _tell(self, job: Job, text: str, view: View, *, event: bool = True) -> None:
+        if event:
+            self.ledger.event("told", text, job=job.job_id)
+        self.client.set_comment(job.name_id, comment(job.comment, text))
+
+    # --- trying -------------------------------------------------------------------------------------------------------
+
+    def _try(self, work: Callable[[], object], action: Action, many: Sequence[str] = ()) -> bool:
+        keys = {k: v for k in ("node", "name_id", "launch_id") if (v := getattr(action, k, None))}
+        if len(many) > 1:
+            keys["node"] = ",".join(many)
+        what = type(action).__name__
+        try:
+            work()
+            return True
+        except SlurmUnavailable as error:
+            self.once.fault("Slurm", f"does not answer, so nothing is concluded about nodes and jobs: {error}")
+        except SlurmRefused as error:
+            log.warning(f"{what}: Slurm refused", error=str(error), **keys)
+        except Exception as error:
+            log.error(f"{what} failed", error=str(error) or repr(error), exc_info=True, **keys)
+        return False
+
+
+def _of(actions: list[Action], kind: type[_Some]) -> list[_Some]:
+    return [a for a in actions if isinstance(a, kind)]
+
+
+def _node(action: Action) -> str:
+    return str(getattr(action, "node", ""))
+
+
+def comment(standing: str, text: str) -> str:
+    """The job's comment with our part replaced and the user's own kept before it."""
+    own = standing.split(f" | {OURS}")[0]
+    own = "" if own.startswith(OURS) else own
+    return f"{own} | {OURS}{text}" if own else f"{OURS}{text}"

@@ -1,0 +1,101 @@
+"""Launching: the intent first, then the cloud, then its answer; a refusal leads to the next offering at once, in the same pass."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from typing import Any
+
+from slurm_plugin.actions import Launch
+from slurm_plugin.cloud.provider import Launched, LaunchRequest, RefusalKind, Refused
+from slurm_plugin.errors import CloudUnavailable, LocalCloudError
+from slurm_plugin.ledger import Ledger
+from slurm_plugin.manager.lane import Lane
+from slurm_plugin.manager.say import Once, log
+from slurm_plugin.reconcile.view import Policy
+
+NodeConfigOf = Callable[[str, str, str], Mapping[str, Any]]
+"""(nodeset, node, offering id) to what the node finds as node.json."""
+
+
+class Launcher:
+    """Carries out ``Launch`` actions, many at a time: one call a provider and round."""
+
+    def __init__(
+        self, policy: Policy, lanes: Mapping[str, Lane], ledger: Ledger, node_config: NodeConfigOf, once: Once
+    ) -> None:
+        self.policy, self.lanes, self.ledger, self.node_config, self.once = policy, lanes, ledger, node_config, once
+
+    def launch(self, actions: Sequence[Launch], now: Callable[[], float]) -> list[tuple[Launch, Refused]]:
+        """All of them, each through its offerings in turn. Returns what nobody may wait for: quota and mistakes, per node."""
+        said: list[tuple[Launch, Refused]] = []
+        left: list[tuple[Launch, tuple[str, ...]]] = [(action, action.offerings) for action in actions]
+        while left:
+            # One refusal cools the offering for all that come after it in this pass too.
+            states = self.ledger.offerings()
+            rounds: dict[str, list[tuple[Launch, tuple[str, ...], LaunchRequest]]] = {}
+            with self.ledger.batch():
+                for action, offerings in left:
+                    usable = [
+                        o
+                        for o in offerings
+                        if o in self.policy.offerings and (o not in states or states[o].ready_at() <= now())
+                    ]
+                    if action.launch_id is not None:
+                        usable = [o for o in offerings if o in self.policy.offerings]
+                    if usable:
+                        request = self._request(action, usable[0])
+                        rounds.setdefault(request.offering.provider, []).append((action, tuple(usable[1:]), request))
+            left = []
+            for provider, asked in rounds.items():
+                for (action, rest, _), answer in zip(asked, self._ask(provider, [r for _, _, r in asked]), strict=True):
+                    if not isinstance(answer, Refused) or answer.kind is RefusalKind.TRY_LATER:
+                        continue
+                    if answer.kind in (RefusalKind.QUOTA, RefusalKind.MISTAKE):
+                        said.append((action, answer))
+                    if rest and action.launch_id is None:
+                        left.append((action, rest))
+        return said
+
+    def _request(self, action: Launch, offering_id: str) -> LaunchRequest:
+        offering = self.policy.offerings[offering_id]
+        if action.launch_id is None:
+            launch_id = self.ledger.open_intent(action.node, action.nodeset, offering.provider, offering_id).launch_id
+        else:
+            launch_id = action.launch_id
+            self.ledger.asked_again(launch_id)
+        return LaunchRequest(
+            launch_id=launch_id,
+            node=action.node,
+            nodeset=action.nodeset,
+            offering=offering,
+            node_config=self.node_config(action.nodeset, action.node, offering_id),
+            gang=f"{action.gang}/{offering_id}" if action.gang else None,
+        )
+
+    def _ask(self, provider: str, requests: list[LaunchRequest]) -> Sequence[Launched | Refused | None]:
+        """One answer a request; None where it is unknown, so that the same launch id is asked again later."""
+        lane = self.lanes[provider]
+        answers: Sequence[Launched | Refused | None]
+        try:
+            answers = lane.call(lambda: lane.provider.launch(requests))
+        except CloudUnavailable as error:
+            self.once.fault(f"cloud {provider}", f"launching: {error}")
+            return [None] * len(requests)
+        except LocalCloudError as error:
+            # This host can't make machines at all: the administrator's matter, not the cloud's.
+            answers = [Refused(r.launch_id, RefusalKind.MISTAKE, error.reason, str(error)) for r in requests]
+        except Exception as error:
+            log.error("launching failed", provider=provider, error=repr(error), exc_info=True)
+            return [None] * len(requests)
+        by_id = {answer.launch_id: answer for answer in answers if answer is not None}
+        answers = [by_id.get(request.launch_id) for request in requests]
+        with self.ledger.batch():
+            for request, answer in zip(requests, answers, strict=True):
+                keys = {"node": request.node, "launch_id": request.launch_id, "offering": request.offering.id}
+                if isinstance(answer, Launched):
+                    self.ledger.launched(answer.launch_id, answer.instance_id)
+                    log.info("launched", instance=answer.instance_id, **keys)
+                elif isinstance(answer, Refused):
+                    self.ledger.refused(answer.launch_id, answer.kind, answer.code, answer.text)
+                    log.warning("refused", kind=answer.kind.value, code=answer.code, text=answer.text, **keys)
+        return answers

@@ -1,0 +1,134 @@
+"""The loop: look, decide, act, wait."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Mapping
+from typing import Any
+
+from job_wrapper.store.io_types import ObjectStore
+from slurm_plugin import render
+from slurm_plugin.actions import Action, ForgetJob, RememberJob
+from slurm_plugin.config import Config
+from slurm_plugin.ledger import Ledger
+from slurm_plugin.ledger_records import IntentState
+from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.launch import Launcher
+from slurm_plugin.manager.observe import Observer
+from slurm_plugin.manager.providers import build_lanes
+from slurm_plugin.manager.reach import Reach
+from slurm_plugin.manager.runs import RunReader
+from slurm_plugin.manager.say import Once, log
+from slurm_plugin.manager.wake import Waker
+from slurm_plugin.reconcile import Policy, View, decide
+from slurm_plugin.reconcile.comeback import waits_for_begin_time
+from slurm_plugin.reconcile.flags import Phase, phase
+from slurm_plugin.slurm.connect import connect
+
+PRUNE_EVERY = 3600.0
+
+
+class Loop:
+    """Owns the parts and runs them until stopped."""
+
+    def __init__(
+        self,
+        config: Config,
+        observer: Observer,
+        applier: Applier,
+        waker: Waker,
+        ledger: Ledger,
+        reach: Reach | None = None,
+        runs: RunReader | None = None,
+    ) -> None:
+        self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
+        self.reach, self.runs = reach, runs
+
+    @classmethod
+    def build(cls, config: Config) -> Loop:
+        """From the settings. Raises ``ConfigError``. slurmctld need not run yet, nor any cloud answer."""
+        client = connect(config.slurm)
+        lanes = build_lanes(config)
+        policy = Policy.of(config)
+        ledger = Ledger.open(config.state_dir / "ledger.db")
+        waker = Waker(config.state_dir / "manager.sock")
+        once = Once()
+        reach = Reach(max(0.2, config.manager.silent_prepare / 4), wake=waker.nudge)
+        runs = RunReader(config.cluster, lambda: _store(config), once, wake=waker.nudge)
+        observer = Observer(policy, client, lanes, ledger, config.state_dir, once=once, reach=reach, runs=runs)
+        launcher = Launcher(policy, lanes, ledger, lambda *names: _node_config(config, *names), once)
+        unknown = sorted({i.provider for i in ledger.intents()} - set(lanes))
+        for name in unknown:
+            log.error(
+                "machines of a provider that burst.yaml no longer names may still run; name it again", provider=name
+            )
+        return cls(config, observer, Applier(client, ledger, launcher, once), waker, ledger, reach, runs)
+
+    def stop(self) -> None:
+        """End after the present pass. Safe in a signal handler."""
+        self.waker.stop()
+
+    def run(self) -> None:
+        """Until ``stop``. An unexpected fault ends one pass, not the loop."""
+        for part in (self.reach, self.runs):
+            if part is not None:
+                part.start()
+        log.info("manager started", cluster=self.config.cluster, nodes=len(self.observer.policy.nodeset_of))
+        pruned = float("-inf")
+        try:
+            while not self.waker.stopped:
+                busy = True
+                try:
+                    busy = self.once()
+                    if time.monotonic() - pruned > PRUNE_EVERY:
+                        self.ledger.prune()
+                        pruned = time.monotonic()
+                except Exception:
+                    log.error("a pass failed", exc_info=True)
+                    self.waker.wait(1.0)
+                self.waker.wait(self.config.manager.busy_interval if busy else self.config.manager.interval)
+        finally:
+            for part in (self.reach, self.runs):
+                if part is not None:
+                    part.stop()
+            self.observer.close()
+            self.waker.close()
+            self.ledger.close()
+            log.info("manager stopped")
+
+    def once(self) -> bool:
+        """One pass. True if something is in transition, so that the next one comes soon."""
+        view = self.observer.look()
+        actions = decide(view)
+        self.applier.apply(actions, view)
+        return in_transition(view, actions)
+
+
+def in_transition(view: View, actions: tuple[Action, ...]) -> bool:
+    """Whether anything is on its way that somebody waits for."""
+    if any(not isinstance(a, RememberJob | ForgetJob) for a in actions):
+        return True
+    if view.notices or view.replacements or view.silent_since or view.requests:
+        return True
+    if any(i.state is not IntentState.LIVE for i in view.intents):
+        return True
+    moving = (Phase.COMING_UP, Phase.ASKED_UP, Phase.GOING_OFF)
+    if view.nodes is not None and any(
+        phase(view.nodes[n]) in moving for n in view.policy.nodeset_of if n in view.nodes
+    ):
+        return True
+    return any(waits_for_begin_time(view, job) for job in view.jobs or ())
+
+
+def _store(config: Config) -> ObjectStore:
+    from job_wrapper.store import open_store
+
+    return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", prove=False)
+
+
+def _node_config(config: Config, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:
+    from dataclasses import asdict
+
+    found = next(n for n in config.nodesets if n.name == nodeset)
+    offering = next(o for o in config.offerings_of(found) if o.id == offering_id)
+    return asdict(render.node_config(config, found, node, offering))

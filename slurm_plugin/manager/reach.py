@@ -1,0 +1,103 @@
+"""Whether each node's slurmd can be reached: a TCP connection, tried in a thread of its own.
+
+Counted from the first failed try of an unbroken series, so a manager that was restarted (or stopped for a while) begins anew: it can't know
+whether the node was reachable in between, and setting down a healthy node costs more than noticing a dead one some seconds later.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import contextlib
+import threading
+import time
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+
+from slurm_plugin.manager.say import log
+
+AT_ONCE = 500
+"""Connections tried at the same time."""
+
+
+@dataclass(slots=True)
+class _Contact:
+    tried: float
+    """When the last try began, by the monotonic clock."""
+    failing_since: float | None
+    """When the first failed try of the present series began, by the wall clock; None while it answers."""
+
+
+class Reach:
+    """``watch`` says whom to try; ``silent_since`` and ``own_network_suspect`` say what was found. All may be called at any time."""
+
+    def __init__(self, period: float, timeout: float | None = None, wake: Callable[[], None] = lambda: None) -> None:
+        """``period`` and ``timeout`` (of one try) in seconds. ``wake`` is called when a node falls silent or answers again."""
+        self.period = period
+        self.timeout = timeout if timeout is not None else min(period, 3.0)
+        self._wake = wake
+        self._lock = threading.Lock()
+        self._targets: dict[str, tuple[str, int]] = {}
+        self._contacts: dict[str, _Contact] = {}
+        self._stop = threading.Event()
+        self._thread = threading.Thread(target=self._run, name="reach", daemon=True)
+
+    def start(self) -> None:
+        """Begin trying."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End; the thread ends with its current round."""
+        self._stop.set()
+
+    def watch(self, targets: Mapping[str, tuple[str, int]]) -> None:
+        """Node to (address, port). Nodes that are no longer named, or have another address, begin anew."""
+        with self._lock:
+            for name in [n for n in self._contacts if targets.get(n) != self._targets.get(n)]:
+                del self._contacts[name]
+            self._targets = dict(targets)
+
+    def silent_since(self) -> dict[str, float]:
+        """Nodes whose last try failed, with the time (Unix seconds) of the first failure in the series."""
+        with self._lock:
+            return {n: c.failing_since for n, c in self._contacts.items() if c.failing_since is not None}
+
+    def own_network_suspect(self) -> bool:
+        """All nodes (of two or more) fail at once. A single node can't tell the difference; Slurm's own view counts then."""
+        with self._lock:
+            return len(self._contacts) >= 2 and all(c.failing_since is not None for c in self._contacts.values())
+
+    def _run(self) -> None:
+        while not self._stop.is_set():
+            began = time.monotonic()
+            try:
+                asyncio.run(self._round())
+            except Exception as error:
+                log.error("trying to reach the nodes failed", error=repr(error))
+            self._stop.wait(max(0.0, self.period - (time.monotonic() - began)))
+
+    async def _round(self) -> None:
+        with self._lock:
+            targets = dict(self._targets)
+        gate = asyncio.Semaphore(AT_ONCE)
+        await asyncio.gather(*(self._try(gate, name, *target) for name, target in targets.items()))
+
+    async def _try(self, gate: asyncio.Semaphore, name: str, address: str, port: int) -> None:
+        async with gate:
+            tried, at = time.monotonic(), time.time()
+            answered = False
+            with contextlib.suppress(OSError, asyncio.TimeoutError):
+                _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), self.timeout)
+                answered = True
+                writer.close()
+        with self._lock:
+            if self._targets.get(name) != (address, port):
+                return
+            before = self._contacts.get(name)
+            since = None if answered else at
+            broken_off = before is not None and tried - before.tried > 3 * (self.period + self.timeout)
+            if before is not None and before.failing_since is not None and not answered and not broken_off:
+                since = before.failing_since
+            self._contacts[name] = _Contact(tried, since)
+            changed = (before is None or before.failing_since is None) != (since is None)
+        if changed:
+            self._wake()

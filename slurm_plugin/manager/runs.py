@@ -1,0 +1,109 @@
+"""The newest log entries of ended jobs' runs, read from the store in a thread of its own."""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable
+
+from job_wrapper.errors import Damaged, SpotburstError
+from job_wrapper.store.io_types import ObjectStore
+from slurm_plugin.manager.say import Once, log
+from slurm_plugin.requeue import RunTail
+from slurm_plugin.slurm.records import Job
+
+Key = tuple[int, int, int]
+AGAIN = 10.0
+"""Seconds before the store is asked again after a fault."""
+
+
+def _key(job: Job) -> Key:
+    return job.job_id, job.restart_count, job.end_time
+
+
+class RunReader:
+    """``look_up`` names the jobs; ``found`` has those read so far. Each ended attempt is read once: nobody writes to its log any more."""
+
+    def __init__(
+        self, cluster: str, open_store: Callable[[], ObjectStore], once: Once, wake: Callable[[], None] = lambda: None
+    ) -> None:
+        self.cluster = cluster
+        self._open, self._once, self._wake = open_store, once, wake
+        self._store: ObjectStore | None = None
+        self._found: dict[Key, tuple[RunTail, ...]] = {}
+        self._wanted: dict[Key, Job] = {}
+        self._lock = threading.Lock()
+        self._ready = threading.Condition(self._lock)
+        self._not_before = 0.0
+        self._stopped = False
+        self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
+
+    def start(self) -> None:
+        """Begin reading."""
+        self._thread.start()
+
+    def stop(self) -> None:
+        """End after the current read."""
+        with self._ready:
+            self._stopped = True
+            self._ready.notify()
+
+    def look_up(self, jobs: Iterable[Job]) -> None:
+        """Read these jobs' runs, and forget all others."""
+        with self._ready:
+            keys = {_key(job): job for job in jobs}
+            self._found = {key: found for key, found in self._found.items() if key in keys}
+            self._wanted = {key: job for key, job in keys.items() if key not in self._found}
+            self._ready.notify()
+
+    def found(self) -> dict[int, tuple[RunTail, ...]]:
+        """By job id. A job that has no run in the store has ``()``."""
+        with self._lock:
+            return {key[0]: tails for key, tails in self._found.items()}
+
+    def _run(self) -> None:
+        while True:
+            with self._ready:
+                while not self._stopped and (not self._wanted or time.monotonic() < self._not_before):
+                    wait = None if not self._wanted else max(0.05, self._not_before - time.monotonic())
+                    self._ready.wait(wait)
+                if self._stopped:
+                    return
+                key, job = next(iter(self._wanted.items()))
+            try:
+                tails = self.read(job)
+            except Exception as error:
+                text = str(error) if isinstance(error, SpotburstError) else repr(error)
+                self._once.fault("checkpoint store", text)
+                self._store = None
+                self._not_before = time.monotonic() + AGAIN
+                continue
+            self._once.well("checkpoint store")
+            with self._lock:
+                self._wanted.pop(key, None)
+                self._found[key] = tails
+            if tails:
+                self._wake()
+
+    def read(self, job: Job) -> tuple[RunTail, ...]:
+        """The runs of one job. A run whose newest entry is damaged is left out and logged. Raises ``StoreError``."""
+        from job_wrapper.store import RunLog, find_runs
+
+        store = self._store = self._store or self._open()
+        tails: dict[str, RunTail] = {}
+        for job_id in dict.fromkeys((job.name_id, str(job.job_id))):
+            if not job_id.replace("_", "").isalnum():
+                continue
+            for run in find_runs(store, self.cluster, job_id):
+                try:
+                    entry = RunLog(store, run).tail()
+                except Damaged as error:
+                    log.error(
+                        "a run's newest log entry can't be read; its job is left alone",
+                        job=job.name_id,
+                        error=str(error),
+                    )
+                    continue
+                if entry is not None:
+                    tails[run] = RunTail.of(run, entry)
+        return tuple(tails.values())
