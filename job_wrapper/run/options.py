@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import argparse
+import os
 import re
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from job_wrapper.errors import UsageError
@@ -93,18 +94,22 @@ def _parser() -> argparse.ArgumentParser:
     return parser
 
 
-def parse_options(argv: Sequence[str], node: NodeConfig) -> Options:
-    """Arguments before the node's settings before defaults. Exits with 2 as argparse does; raises ``UsageError``."""
+def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, str] = os.environ) -> Options:
+    """Arguments before ``SPOTBURST_URI`` before the node's settings before defaults.
+
+    Exits with 2 as argparse does; raises ``UsageError``.
+    """
     # Split here: argparse's handling of "--" differs between Python versions.
     split = list(argv).index("--") if "--" in argv else len(argv)
     arguments = _parser().parse_args(list(argv[:split]))
     command = [*arguments.command, *argv[split + 1 :]]
     if not command:
         raise UsageError("no program given: spotburst run [options] -- COMMAND [ARGUMENT ...]")
-    uri = (arguments.uri or node.uri).rstrip("/")
+    given = arguments.uri or environ.get("SPOTBURST_URI", "")
+    uri = (given or node.uri).rstrip("/")
     if not uri:
         raise UsageError(
-            "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix "
+            "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix, or set SPOTBURST_URI "
             "(in a cluster set up by spotburst the node's settings name it)"
         )
     return Options(
@@ -112,7 +117,7 @@ def parse_options(argv: Sequence[str], node: NodeConfig) -> Options:
         name=arguments.name,
         run=arguments.run,
         uri=uri,
-        endpoint_url=arguments.endpoint_url or ("" if arguments.uri else node.endpoint_url),
+        endpoint_url=arguments.endpoint_url or ("" if given else node.endpoint_url),
         interval=arguments.interval or node.interval,
         keep=arguments.keep or node.keep,
         state_dirs=tuple(arguments.state_dir),

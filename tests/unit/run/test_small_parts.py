@@ -100,6 +100,8 @@ def test_arguments_before_settings_before_defaults() -> None:
         False,
     )
     assert given.command == ("prog", "-v")
+    named = parse_options(["prog"], node, {"SPOTBURST_URI": "file:///y"})
+    assert (named.uri, named.endpoint_url) == ("file:///y", "")
     with pytest.raises(UsageError, match="no program"):
         parse_options(["--"], node)
     with pytest.raises(UsageError, match="--uri"):
