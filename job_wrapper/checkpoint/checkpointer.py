@@ -122,9 +122,14 @@ class Checkpointer:
             self._undo_signals = process.on_signals(
                 lambda number: direct.ask(urgent=True, stop=True, reason=f"signal {number}")
             )
-        atexit.register(self._left_open)
         if restore:
-            self.restore()
+            try:
+                self.restore()
+            except BaseException:
+                self._closed = True
+                self._release()
+                raise
+        atexit.register(self._left_open)
 
     # The program's side
 
