@@ -15,6 +15,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Callable
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
@@ -23,6 +24,8 @@ import yaml
 from job_wrapper.errors import SpotburstError
 from job_wrapper.store import RunLog, open_store
 from job_wrapper.store.io_types import Entry
+from slurm_plugin import render
+from slurm_plugin.cloud.provider import LaunchRequest
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.timeline import Attempt, attempts, gap
 
@@ -45,6 +48,7 @@ class Demo:
         self.started = time.monotonic()
         settings = yaml.safe_load((HERE / "burst.yaml").read_text(encoding="utf-8"))
         self.cluster = LocalCluster(folder / "cluster", settings)
+        self.alone = SlurmAlone(folder / "alone", settings)
 
     def say(self, text: str) -> None:
         """One line, with the time since the start."""
@@ -53,18 +57,17 @@ class Demo:
     def run(self) -> bool:
         """Everything; whether the two trainings came out the same and in time."""
         self.say("starting munge, slurmctld and the manager; machines are process trees in namespaces of their own")
-        with self.cluster as cluster:
+        with self.cluster as cluster, self.alone.cluster:
             version = ".".join(str(n) for n in cluster.version())
             self.say(f"Slurm {version} is up: partitions {', '.join(p.name for p in cluster.config.partitions)}")
             job = self.submit("spot", "train", wrapped=True)
             self.say(f"sbatch examples/train.sbatch: job {job} waits for a spot node, which has to be made first")
             reference = self.submit("ondemand", "undisturbed", wrapped=False)
             self.say(f"the same training without spotburst and undisturbed, on demand: job {reference}")
-            alone = SlurmAlone(cluster)
+            self.alone.start()
 
             self.until_step(job, RECLAIM_AT)
             node = self.node_of(job)
-            alone.requeue()
             self.say(f"-> the cloud reclaims {node}: 120 s notice")
             cluster.cloud().reclaim(node)
             self.until_epoch(job, 2)
@@ -84,23 +87,24 @@ class Demo:
             self.until_end(job)
             self.wait(lambda: self.state(reference) in ("COMPLETED", ""), 120, f"job {reference}'s end")
             self.say(f"job {job} is {self.state(job)}")
-            alone.wait(self)
             for command in ("describe", "attempts", "checkpoints"):
                 print(f"\n$ spotburst {command} {job}")
                 print(cluster.run("spotburst", command, job), flush=True)
+            self.say("waiting for the cluster beside it, where a job was requeued without spotburst")
+            alone = self.alone.seconds(self)
             return self.verdict(job, alone)
 
     # What the demo does
 
     def submit(self, partition: str, name: str, *, wrapped: bool) -> str:
         """One training job by ``sbatch``, with the wrapper or without."""
-        command = ["--steps", str(self.steps), "--step-time", str(self.step_time), "--out", str(self.folder / name)]
+        command = ["--steps", str(self.steps), "--out", str(self.folder / name), "--log-every", "10"]
         if not wrapped:
             text = shlex.join(["srun", sys.executable, str(HERE / "train.py"), *command])
             return self.cluster.submit(text, f"--partition={partition}", "--gres=gpu:1", f"--job-name={name}")
         answer = self.cluster.run(
             *("sbatch", "--parsable", f"--partition={partition}", f"--output={self.cluster.root}/jobs/%j.out"),
-            *(HERE / "train.sbatch", *command),
+            *(HERE / "train.sbatch", *command, "--step-time", str(self.step_time)),
             env={"TRAIN": str(HERE / "train.py"), "TRAIN_PYTHON": sys.executable},
         )
         return answer.strip()
@@ -124,7 +128,12 @@ class Demo:
 
     def wait(self, what: Callable[[], Any], timeout: float, text: str) -> None:
         """Wait, or end the demo with the state of everything."""
-        self.cluster.wait_for(what, timeout, text, every=0.2)
+
+        def look() -> Any:
+            self.alone.requeue_once_running()
+            return what()
+
+        self.cluster.wait_for(look, timeout, text, every=0.2)
 
     def until_step(self, job: str, step: int) -> None:
         """Wait until a checkpoint at or after that step is committed."""
@@ -149,47 +158,42 @@ class Demo:
 
     # What came of it
 
-    def verdict(self, job: str, alone: SlurmAlone) -> bool:
+    def verdict(self, job: str, alone: float) -> bool:
         """Print the timeline and the comparison."""
         made = self.attempts(job)
+        repeated = self.repeated(job)
         print("\nTimeline")
         for number, one in enumerate(made):
-            after = gap(made[number - 1], one) if number else None
             print(f"  attempt {one.epoch} on {one.node}: {describe_attempt(one)}")
-            if after is not None:
-                before = made[number - 1]
-                lost = None if before.noticed is not None else self.lost_steps(job, before, one)
-                print(f"    {describe_gap(before, one, lost)}")
-        ok = True
-        first = made[1].resumed
-        if first is None or made[0].noticed is None:
-            print("FAIL  the log does not tell how long the reclaim took")
-            ok = False
-        else:
-            seconds = first - made[0].noticed
+            if number + 1 < len(made):
+                lost = f"{repeated[number]} steps done again" if number < len(repeated) else "steps done again: unknown"
+                print(f"    {describe_gap(one, made[number + 1])}; {lost}")
+        ok = check(len(made) == 4 and made[-1].why == "finished", f"{len(made)} attempts, the last one finished")
+        if len(made) > 1 and made[1].resumed is not None and made[0].noticed is not None:
+            seconds = made[1].resumed - made[0].noticed
             ok &= check(
                 seconds < NOTICE_LIMIT,
-                f"from notice to training again: {seconds:.1f} s (must be below {NOTICE_LIMIT:g} s)",
+                f"from notice to training again: {seconds:.1f} s, must be below {NOTICE_LIMIT:g} s",
             )
-            print(f"      Slurm alone, `scontrol requeue` on a node that is up, measured beside it: {alone.text}")
-        ok &= check(len(made) == 4 and made[-1].why == "finished", f"{len(made)} attempts, the last one finished")
+            print(
+                f"      Slurm alone, from `scontrol requeue` to the script's start, on a node that is up: {alone:.1f} s"
+            )
+        else:
+            ok = check(False, "the log tells how long the reclaim took")
         ok &= self.same()
         print("\nRESULT " + ("the two trainings are bit-identical" if ok else "FAILED"))
         return ok
 
-    def lost_steps(self, job: str, before: Attempt, after: Attempt) -> int | None:
-        """Steps that ``before`` had printed beyond where ``after`` went on."""
-        seen = [
-            int(line.split()[1])
-            for line in self.cluster.output(job).splitlines()
-            if line.startswith("step ") and line.split()[1].isdigit()
-        ]
-        peak = 0
-        for step in seen:
-            if step < peak and after.restored_step is not None and step <= after.restored_step + 50:
-                break
-            peak = step
-        return None if after.restored_step is None else max(0, peak - after.restored_step)
+    def repeated(self, job: str) -> list[int]:
+        """For each resume: how many steps had been printed beyond the step at which the job went on (a line every 10 steps)."""
+        lost, last = [], 0
+        for line in self.cluster.output(job).splitlines():
+            words = line.split()
+            if line.startswith("step ") and words[1].isdigit():
+                last = int(words[1])
+            elif line.startswith("resumed at step "):
+                lost.append(max(0, last - int(words[3])))
+        return lost
 
     def same(self) -> bool:
         """Whether both trainings left the same weights, optimizer state and samples."""
@@ -211,29 +215,42 @@ class Demo:
 
 
 class SlurmAlone:
-    """What Slurm does by itself with a job that is requeued, on a node that is up: measured, not quoted."""
+    """What Slurm does by itself with a job that is requeued on a node that is up: measured on a cluster without a manager."""
 
-    def __init__(self, cluster: LocalCluster) -> None:
-        self.cluster = cluster
-        self.job = cluster.submit(
-            "date +%s.%N; srun sleep 600", "--partition=ondemand", "--job-name=alone", "--open-mode=append"
-        )
+    def __init__(self, folder: Path, settings: dict[str, Any]) -> None:
+        self.cluster = LocalCluster(folder, settings, manager=False)
+        self.job = ""
         self.requeued = 0.0
-        self.text = "not measured"
 
-    def requeue(self) -> None:
-        """As a signal handler in a job script would."""
-        self.cluster.wait_for(lambda: self.cluster.output(self.job), 90, f"job {self.job}'s start")
-        self.requeued = time.time()
-        self.cluster.run("scontrol", "requeue", self.job)
+    def start(self) -> None:
+        """A job on a node, requeued as a signal handler in a job script would do it."""
+        cluster = self.cluster
+        self.job = cluster.submit("date +%s.%N; srun sleep 600", "--partition=ondemand", "--open-mode=append")
+        node = cluster.wait_for(self._wanted, 30, "the power-up of a node")
+        nodeset = cluster.config.nodeset_of(node)
+        assert nodeset is not None
+        offering = cluster.config.offerings_of(nodeset)[0]
+        settings = asdict(render.node_config(cluster.config, nodeset, node, offering))
+        cluster.cloud().launch([LaunchRequest("alone", node, nodeset.name, offering, settings)])
 
-    def wait(self, demo: Demo) -> None:
-        """Until it runs again."""
-        demo.say(f"waiting for job {self.job}, which was requeued without spotburst at the time of the reclaim")
-        demo.wait(lambda: len(self.cluster.output(self.job).split()) > 1, 240, f"job {self.job}'s second start")
-        self.text = f"{float(self.cluster.output(self.job).split()[1]) - self.requeued:.1f} s"
-        demo.say(f"job {self.job} runs again: {self.text} after its requeue")
-        self.cluster.run("scancel", self.job)
+    def _wanted(self) -> str | None:
+        return next((n.name for n in self.cluster.client().nodes() if n.has("POWERING_UP")), None)
+
+    def requeue_once_running(self) -> None:
+        """Does nothing until the job has started, and nothing more once it is requeued."""
+        if not self.requeued and self._starts():
+            self.requeued = time.time()
+            self.cluster.run("scontrol", "requeue", self.job)
+
+    def seconds(self, demo: Demo) -> float:
+        """From the requeue to the second start."""
+        demo.wait(
+            lambda: len(self._starts()) > 1, 240, f"the second start of job {self.job} on the cluster without spotburst"
+        )
+        return self._starts()[1] - self.requeued
+
+    def _starts(self) -> list[float]:
+        return [float(line) for line in self.cluster.output(self.job).splitlines() if line.replace(".", "").isdigit()]
 
 
 def describe_attempt(one: Attempt) -> str:
@@ -242,26 +259,20 @@ def describe_attempt(one: Attempt) -> str:
     return f"{begun}, {one.commits} commits, the last at step {one.last_step}; {one.why}"
 
 
-def describe_gap(before: Attempt, after: Attempt, lost: int | None) -> str:
+def describe_gap(before: Attempt, after: Attempt) -> str:
     """How the run got from one attempt to the next."""
     between = gap(before, after)
-    words = []
     if before.noticed is not None:
-        if before.notice_to_commit is not None:
-            words.append(f"notice to commit {before.notice_to_commit:.1f} s")
-        for text, value in (
+        steps = (
+            ("to commit", before.notice_to_commit),
             ("to requeue", between.notice_to_requeue),
             ("to the wrapper's start", between.notice_to_claim),
-        ):
-            if value is not None:
-                words.append(f"{text} {value:.1f} s")
-        lost = max(0, (before.last_step or 0) - (after.restored_step or 0))
-    elif before.last_commit is not None and after.resumed is not None:
-        words.append(f"last commit to training again {after.resumed - before.last_commit:.1f} s")
-    if before.noticed is not None and between.notice_to_resumed is not None:
-        words.append(f"to training again {between.notice_to_resumed:.1f} s")
-    words.append("lost: " + ("unknown" if lost is None else f"{lost} steps"))
-    return ", ".join(words)
+            ("to training again", between.notice_to_resumed),
+        )
+        return "from the notice " + ", ".join(f"{text} {value:.1f} s" for text, value in steps if value is not None)
+    if before.last_commit is None or after.resumed is None:
+        return "it was lost before its first commit"
+    return f"from its last commit to training again {after.resumed - before.last_commit:.1f} s"
 
 
 def check(good: bool, text: str) -> bool:
@@ -300,7 +311,8 @@ def main() -> int:
     folder = arguments.folder.resolve()
     try:
         if folder.exists():
-            LocalCluster(folder / "cluster").stop()
+            for name in ("cluster", "alone"):
+                LocalCluster(folder / name).stop()
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
         return 0 if Demo(folder, arguments.steps, arguments.step_time).run() else 1
