@@ -35,7 +35,7 @@ class JobView:
     @property
     def running(self) -> bool:
         """Runs, and is not on its way out."""
-        return self.state in ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING")
+        return self.state in ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
 
     @property
     def coming_back(self) -> bool:
@@ -49,10 +49,12 @@ def parse_view(line: str) -> JobView:
     if len(values) != len(_FIELDS):
         raise ValueError(f"squeue answered {line.strip()!r}, which has not the {len(_FIELDS)} fields asked for")
     state, restarts, preempt, requeue, batch, start, end = (value.strip() for value in values)
-    if not state or not state.replace("_", "").isalpha():
+    flags = state.upper().replace("+", ",").split(",")
+    if not all(flag.replace("_", "").isalpha() for flag in flags):
         raise ValueError(f"squeue answered the job state {state!r}")
     return JobView(
-        state=state.upper(),
+        # Where Slurm shows several flags, the way out counts: a job that is COMPLETING does not run.
+        state="COMPLETING" if "COMPLETING" in flags else flags[0],
         restart_count=int(restarts),
         preempt_time=_seconds(preempt),
         requeue=_flag(requeue),
@@ -77,7 +79,7 @@ class SlurmJob:
         self.job_id = job_id
         self._bin = bin_dir
         # SLURM_TIME_FORMAT makes squeue print Unix seconds; variables that change its output or its filters are left out.
-        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SLURM_TIME_FORMAT"))}
+        self._environ = {k: v for k, v in environ.items() if not k.startswith(("SQUEUE_", "SLURM_CLUSTERS"))}
         self._environ["SLURM_TIME_FORMAT"] = "%s"
 
     def view(self, job_id: str | None = None) -> JobView | None:

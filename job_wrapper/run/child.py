@@ -22,9 +22,12 @@ import contextlib
 import json
 import os
 import signal
+import time
 from collections.abc import Mapping, Sequence
 
 IGNORED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+KILL_PATIENCE = 10.0
+"""Seconds that a killed process is waited for."""
 _PR_SET_PDEATHSIG = 1
 
 
@@ -113,10 +116,21 @@ class Child:
                 os.close(fd)
         self._command = self._failure = self._lifeline = -1
         for pid in (self.pid, self._guard):
-            try:
-                os.waitpid(pid, 0)
-            except ChildProcessError:
-                continue
+            _wait(pid)
+
+
+def _wait(pid: int) -> None:
+    """For a process that was killed, but not for ever: one that hangs in a driver can't be killed at all."""
+    until = time.monotonic() + KILL_PATIENCE
+    pause = 0.0005
+    while time.monotonic() < until:
+        try:
+            if os.waitpid(pid, os.WNOHANG)[0] == pid:
+                return
+        except ChildProcessError:
+            return
+        time.sleep(pause)
+        pause = min(0.05, pause * 2)
 
 
 def _never_return(work: object) -> None:

@@ -242,7 +242,8 @@ class Machine:
             text = f"Slurm does not requeue this job: {event.text}"
             return [ev.Say(text), *self._over(ExitCode.NOT_REQUEUEABLE)]
         # Staying alive is the point: an exit would end the job; a node that goes away has it requeued (DESIGN §5.3).
-        self._query_at = now + ASK_SLURM_AGAIN
+        # The first time look at once: Slurm's own SIGTERM may have ended the scontrol that was through already.
+        self._query_at = now + (ASK_SLURM_AGAIN if self._said else 0.0)
         said: Actions = [] if event.text == self._said else [ev.Say(f"requeue refused, trying again: {event.text}")]
         self._said = event.text
         return said

@@ -579,12 +579,14 @@ def test_job_in_other_hands_is_never_touched(view: JobView) -> None:
 def test_refused_requeue_stays_alive_and_asks_slurm_again_first() -> None:
     d = leaving()
     d(ev.JobSeen(RUNNING))
-    d(ev.RequeueRefused("Job is completing"))
+    assert kinds(d(ev.RequeueRefused("Terminated"))) == ["QueryJob"]
+    d(ev.JobSeen(RUNNING))
+    assert kinds(d(ev.RequeueRefused("Job is completing"))) == []
     assert d.code is None
     assert kinds(d.wait(1001)) == ["QueryJob"]
     d(ev.JobSeen(REQUEUED))
     assert d.code == ExitCode.REQUEUED
-    assert len(d.took(ev.Requeue)) == 1
+    assert len(d.took(ev.Requeue)) == 2
 
 
 def test_job_that_slurm_never_requeues_lives_until_after_its_deadline() -> None:

@@ -124,6 +124,8 @@ def test_view_of_a_job() -> None:
     assert view.running
     done = parse_view("COMPLETING;1;N/A;1;0;N/A;NONE;")
     assert (done.running, done.coming_back, done.batch, done.preempt_time) == (False, False, False, None)
+    assert parse_view("RUNNING,COMPLETING;1;N/A;1;1;1;2;").state == "COMPLETING"
+    assert parse_view("RUNNING,SIGNALING;1;N/A;1;1;1;2;").running
     assert parse_view("PENDING;3;N/A;0;1;N/A;N/A;").coming_back
 
 

@@ -414,8 +414,10 @@ def test_other_ranks_find_the_claim_and_write_nothing(room: Room) -> None:
         options = ["--state-dir", str(state), "--interval", "0.3s"]
         other = room.start(command, *options, **more, SLURM_PROCID="1")
         first = room.start(command, *options, **more)
-        assert room.end(first)[1] == said
-        assert room.end(other)[1] in (said, "1 saved\n")
+        _, out, err = room.end(first)
+        assert out == said, err
+        _, out, err = room.end(other)
+        assert out in (said, "1 saved\n"), err
         (state / "file").unlink()
         room.view(restarts=1)
     assert {e.writer.nonce for e in room.log()} == {e.writer.nonce for e in room.log() if e.kind.value == "claim"}
