@@ -196,7 +196,11 @@ class _Dealer:
         if self._preempted(job):
             return "preempted"
         node = self.nodes[lost[0]]
-        what = "reclaimed" if being_reclaimed(self.view, self.index, node) else "does not answer"
+        what = "does not answer"
+        if being_reclaimed(self.view, self.index, node):
+            what = "reclaimed"
+        elif down(node) or self.index.silent_for(node.name) < self.view.policy.silent_prepare:
+            what = "lost"
         return f"{', '.join(lost)} {what}"
 
     def _fitting(self, job: Job) -> list[str]:
