@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from functools import lru_cache
 from typing import Any, TypeVar
 
 import structlog
@@ -148,8 +149,12 @@ def words(value: Any) -> tuple[str, ...]:
 def hosts(value: Any) -> tuple[str, ...]:
     """Node names from a hostlist or a list of them. Raises ``ConfigError`` for what is no hostlist."""
     if isinstance(value, str):
-        return () if value in ("(null)", "None assigned") else expand(value)
-    return tuple(name for item in value or () for name in expand(str(item)))
+        return () if value in ("", "(null)", "None assigned") else _expand(value)
+    return tuple(name for item in value or () for name in _expand(str(item)))
+
+
+# Thousands of jobs name the same few hostlists, at each pass of the manager.
+_expand = lru_cache(maxsize=4096)(expand)
 
 
 def gpus(tres: Any) -> int:

@@ -10,7 +10,7 @@ import sys
 from pathlib import Path
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugin.errors import ConfigError
@@ -186,6 +186,7 @@ JSON = st.recursive(
 )
 
 
+@settings(max_examples=50)
 @given(content=st.binary(max_size=50) | JSON.map(lambda value: json.dumps(value).encode()))
 def test_whatever_stands_in_a_file_the_others_are_read(
     tmp_path_factory: pytest.TempPathFactory, content: bytes

@@ -1,0 +1,8 @@
+"""For all tests: Hypothesis measures no time (a busy machine is no fault)."""
+
+from __future__ import annotations
+
+from hypothesis import HealthCheck, settings
+
+settings.register_profile("spotburst", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.load_profile("spotburst")
