@@ -250,9 +250,14 @@ def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path
     assert owner.stdout is not None
     owner.stdout.readline()
     owner.terminate()
-    assert owner.wait(30) == 128 + signal.SIGTERM
-    owner.stdout.close()
-    assert traces(tmp_path) == before
+    try:
+        assert owner.wait(30) == 128 + signal.SIGTERM
+        assert traces(tmp_path) == before
+    finally:
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        sweep()
 
 
 def reaches(address: str) -> bool:
