@@ -32,7 +32,7 @@ def start(arguments: Sequence[str]) -> int:
     # Nothing but answers on standard output.
     structlog.configure(
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
-        logger_factory=structlog.PrintLoggerFactory(sys.stderr),
+        logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
     try:
         result = _app(arguments[0] if arguments else "")(
