@@ -51,8 +51,16 @@ def cell(value: Any) -> Text:
 
 
 def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
-    """A table. Numbers stand to the right."""
+    """A table. Numbers stand to the right. On a terminal too narrow for it, each row becomes a few lines of its own."""
     listed = [list(row) for row in rows]
+    out = console()
+    columns = zip(headings, *(map(str, map(cell, row)) for row in listed), strict=True)
+    needed = sum(max(map(len, column)) + 2 for column in columns) - 2
+    if out.is_terminal and needed > out.width:
+        for row in listed:
+            out.print(Text(f"{headings[0]} ", style="bold") + cell(row[0]))
+            facts((f"  {h.lower()}", value) for h, value in zip(headings[1:], row[1:], strict=True))
+        return
     made = Table(box=None, pad_edge=False, show_edge=False, padding=(0, 2, 0, 0), header_style="bold")
     for index, heading in enumerate(headings):
         values = [row[index] for row in listed if row[index] is not None]
@@ -60,7 +68,6 @@ def table(headings: Sequence[str], rows: Iterable[Sequence[Any]]) -> None:
         made.add_column(heading, justify="right" if numbers else "left", overflow="fold")
     for row in listed:
         made.add_row(*map(cell, row))
-    out = console()
     if out.is_terminal:
         out.print(made, soft_wrap=False)
         return

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import pty
+import re
 import subprocess
 import sys
 from collections.abc import Callable
@@ -162,14 +163,10 @@ def test_render_needs_no_slurm_when_its_version_is_given(site: Site, spotburst: 
     assert "22.05" in spotburst("render", "slurm", "--slurm-version", "20.2.1").err
 
 
-def test_colours_and_width_only_on_a_terminal(site: Site) -> None:
-    site.reclaimed_twice()
-    piped = subprocess.run([PROGRAM, "attempts", "123"], capture_output=True, text=True, check=True)
-    assert "\x1b" not in piped.stdout
-    assert len(piped.stdout.splitlines()) == 4
+def on_a_terminal(width: int, *arguments: str) -> str:
     ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": "300"}
-    child = subprocess.Popen([PROGRAM, "attempts", "123"], stdout=theirs, stdin=theirs, env=environment)
+    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
+    child = subprocess.Popen([PROGRAM, *arguments], stdout=theirs, stdin=theirs, env=environment)
     os.close(theirs)
     shown = b""
     while True:
@@ -182,4 +179,22 @@ def test_colours_and_width_only_on_a_terminal(site: Site) -> None:
         shown += part
     os.close(ours)
     assert child.wait() == 0
-    assert b"\x1b[" in shown
+    return shown.decode()
+
+
+def test_colours_and_width_only_on_a_terminal(site: Site) -> None:
+    site.reclaimed_twice()
+    piped = subprocess.run([PROGRAM, "attempts", "123"], capture_output=True, text=True, check=True)
+    assert "\x1b" not in piped.stdout
+    assert len(piped.stdout.splitlines()) == 4
+    wide = on_a_terminal(300, "attempts", "123")
+    assert "\x1b[" in wide
+    assert len(wide.splitlines()) == 4
+
+
+def test_a_narrow_terminal_gets_lines_that_can_be_read(site: Site) -> None:
+    site.reclaimed_twice()
+    plain = re.sub(r"\x1b\[[0-9;]*m", "", on_a_terminal(80, "attempts", "123"))
+    assert re.search(r"^EPOCH 1\s*$", plain, re.MULTILINE)
+    assert re.search(r"^  offering +local/local/a/small/spot\s*$", plain, re.MULTILINE)
+    assert re.search(r"^  ended +aws reclaim\s*$", plain, re.MULTILINE)
