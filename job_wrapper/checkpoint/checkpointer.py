@@ -391,7 +391,7 @@ class Checkpointer:
             self._committer.close()
 
     def _left_open(self) -> None:
-        if not self._closed and self._committed != self.completed:
+        if not self._closed and self.completed > (self._committed or 0):
             print(
                 f"spotburst: the program ended without closing its Checkpointer: step {self.completed} is in no checkpoint "
                 f"(the last one is of step {self._committed})",

@@ -70,7 +70,16 @@ def decode(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
     """
     try:
         return _decode(skeleton, tensors)
-    except (KeyError, TypeError, ValueError, AttributeError, RuntimeError, RecursionError, struct.error) as error:
+    except (
+        KeyError,
+        TypeError,
+        ValueError,
+        AttributeError,
+        RuntimeError,
+        RecursionError,
+        StopIteration,
+        struct.error,
+    ) as error:
         raise Damaged(f"the checkpoint's state can't be read: {type(error).__name__}: {error}") from error
 
 
