@@ -59,6 +59,11 @@ def waits_for_begin_time(view: View, job: Job) -> bool:
     )
 
 
+def _completing_only(job: Job) -> bool:
+    """22.05 shows a requeued job that still completes as COMPLETING alone: it may come back or be over, so nothing is begun or given up."""
+    return job.has("COMPLETING") and not job.has("RUNNING", "PENDING")
+
+
 def decide_comeback(view: View, index: Index) -> Iterator[Action]:
     """Replacements and begin times."""
     if view.nodes is None or view.jobs is None:
@@ -135,8 +140,8 @@ class _Dealer:
             )
         if not job.has(*ACTIVE) or not any(name in self.nodes for name in job.nodes):
             return False
-        if job.has("COMPLETING") and not job.has("RUNNING"):
-            return False
+        if _completing_only(job):
+            return job.job_id in self.prepared
         return bool(self._preempted(job)) or any(name in self.doomed for name in job.nodes)
 
     def _preempted(self, job: Job) -> bool:
@@ -167,7 +172,7 @@ class _Dealer:
         for pool in (self.ready, self.off):
             chosen = self._choose(job, fitting, pool, need - len(dealt), off=pool is self.off)
             if pool is self.off:
-                if len(dealt) + len(chosen) < need or (job.has("PENDING") and not waits):
+                if len(dealt) + len(chosen) < need or (job.has("PENDING") and not waits) or _completing_only(job):
                     chosen = []
                 for name in chosen:
                     yield PowerUp(name, job.job_id, job.name_id, job.restart_count, self._because(job))

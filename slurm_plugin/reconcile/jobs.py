@@ -38,7 +38,8 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
     for job in view.jobs:
         if partitions.isdisjoint(job.partition.split(",")):
             continue
-        if job.has(*ACTIVE) and not job.has("PENDING"):
+        # Not while it completes: 22.05 then shows COMPLETING alone, with the restart count of the attempt to come.
+        if job.has(*ACTIVE) and not job.has("PENDING", "COMPLETING"):
             yield from _remember(view, job)
         if job.running:
             yield from _overdue(view, job)

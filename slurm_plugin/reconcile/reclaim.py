@@ -63,7 +63,7 @@ def _standing(view: View, index: Index, node: Node, phase: Phase) -> Iterator[Ac
             yield EndNotice(notice.notice_id, name, "over")
 
     if being_reclaimed(view, index, node):
-        if not mine:
+        if not mine and (current is not None or phase is Phase.UP):
             by = machine.deadline if machine is not None and machine.deadline is not None else deadline
             notice_id = (
                 machine.notice_id if machine else None
