@@ -70,6 +70,7 @@ class Manager:
     def start(self) -> None:
         self.ledger = KillableLedger.open(self.path, self.world.clock)
         self.ledger.killer = self.world.killer
+        self.ledger._db.execute("PRAGMA synchronous=OFF")  # it is the process that dies here, not the machine
         once = Once()
         lanes = {"sim": Lane(self.world.cloud)}
         self.observer = Observer(

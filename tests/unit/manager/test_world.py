@@ -283,7 +283,7 @@ def test_a_name_is_used_again_only_when_its_old_machine_is_gone(make: Make) -> N
     m.world.slurm.update_nodes(["n1"], state="power_down_force")
     until(m, lambda: len(m.world.cloud.machine) == 2, 400)
     assert old.gone is not None
-    assert [x for x in m.world.cloud.machine.values() if x is not old][0].born >= old.gone
+    assert next(x for x in m.world.cloud.machine.values() if x is not old).born >= old.gone
 
 
 def test_a_machine_missing_from_one_listing_is_not_replaced(make: Make) -> None:
@@ -468,7 +468,7 @@ def calm(manager: Manager) -> None:
             machine.reclaim = None
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(16))
 def test_chaos_ends_with_every_job_done_and_no_machine_unknown(make: Make, seed: int) -> None:
     m = make(seed=seed, idle_on_suspend=bool(seed % 2))
     dice = random.Random(seed)

@@ -11,7 +11,7 @@ from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 
-from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, Refused, RefusalKind
+from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, RefusalKind, Refused
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.records import Job, Node, Partition
 
