@@ -27,6 +27,16 @@ _RACY_NS = 2_000_000_000
 """A file changed this shortly before it was read may change again within one tick of the file system's clock: read it again next time."""
 
 
+class NothingToSave(CheckpointFailed):
+    """The state directories hold no files: no checkpoint is made of that. ``lost``: the last checkpoint had some."""
+
+    reason = "NothingToSave"
+
+    def __init__(self, text: str, lost: bool) -> None:
+        super().__init__(text)
+        self.lost = lost
+
+
 def check_paths(paths: Sequence[str]) -> tuple[Path, ...]:
     """The state directories as real paths, made if they are missing. Raises ``UsageError`` that names what is wrong."""
     if len(paths) > MAX_DIRS:
@@ -135,16 +145,18 @@ def save(
     *,
     base: Part | None = None,
     max_size: int = 1 << 40,
+    alone: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
 ) -> ObjectRef:
     """Store the state directories as a part; files that are those of ``base`` (the last commit's part) are not even read.
 
-    Raises ``CheckpointTooLarge`` before anything is stored if the files have more than ``max_size`` bytes, ``CheckpointFailed`` if one
-    can't be read or a directory that had files is empty now, and the store's errors.
+    Raises ``CheckpointTooLarge`` before anything is stored if the files have more than ``max_size`` bytes, ``NothingToSave`` if a
+    directory that had files is empty now (or all are, where the part is to stand ``alone`` in its checkpoint), ``CheckpointFailed`` if a
+    file can't be read, and the store's errors.
     """
     found = [list(scan(index, root)) for index, root in enumerate(roots)]
     _refuse_too_large(found, roots, max_size)
-    _refuse_emptied(found, roots, base)
+    _refuse_empty(found, roots, base, alone)
     old = {item.name: item for item in base.items} if base is not None else {}
     with PartWriter(store, data_prefix, PART, base=base) as writer:
         for one in (f for some in found for f in some):
@@ -183,14 +195,17 @@ def _refuse_too_large(found: Sequence[Sequence[Found]], roots: Sequence[Path], m
         )
 
 
-def _refuse_emptied(found: Sequence[Sequence[Found]], roots: Sequence[Path], base: Part | None) -> None:
-    """An empty directory (lost mount, cleaned scratch) never replaces files."""
+def _refuse_empty(found: Sequence[Sequence[Found]], roots: Sequence[Path], base: Part | None, alone: bool) -> None:
+    """An empty directory (lost mount, cleaned scratch) never replaces files; and without any file there is nothing to go on from."""
     for index, had in count_files(base).items():
         if index < len(roots) and not any(f.kind is not ItemKind.DIRECTORY for f in found[index]):
-            raise CheckpointFailed(
+            raise NothingToSave(
                 f"state directory {roots[index]} is empty, but the last checkpoint holds {had} files of it: that checkpoint is kept. "
-                "If they were meant to go, leave any file there"
+                "If they were meant to go, leave any file there",
+                lost=True,
             )
+    if alone and not any(f.kind is not ItemKind.DIRECTORY for some in found for f in some):
+        raise NothingToSave("the state directories hold no files yet", lost=False)
 
 
 def count_files(part: Part | None) -> dict[int, int]:

@@ -345,7 +345,14 @@ class Attempt:
             base: Part | None = None
             if self._base is not None:
                 base = read_part(self.store, self._base)
-            parts[PART] = save(self.store, claim.data_prefix, self.roots, base=base, max_size=self.options.max_size)
+            parts[PART] = save(
+                self.store,
+                claim.data_prefix,
+                self.roots,
+                base=base,
+                max_size=self.options.max_size,
+                alone=not parts and not (asked.carry and self.parts),
+            )
         step = asked.step if asked.step is not None else self.completed
         if asked.carry and self._claim.entry.summary.commits:
             parts |= self.parts

@@ -43,6 +43,7 @@ class Desk:
         self._declined: set[int] = set()
         self._tries = 0
         self._said_nothing_to_save = False
+        self._said = ""
 
     @property
     def busy(self) -> bool:
@@ -163,7 +164,7 @@ class Desk:
     def committed(self, event: ev.Committed, now: float) -> None:
         """The one in flight is in the log."""
         done, self.in_flight = self.in_flight, None
-        self._tries, self.retry_at = 0, None
+        self._tries, self.retry_at, self._said = 0, None, ""
         self.last_commit = event.seconds
         self.next_save = now + self.rules.interval
         if done is not None:
@@ -182,7 +183,9 @@ class Desk:
         self.in_flight, self._tries = None, 0
         self.next_save = now + min(ASK_AGAIN, self.rules.interval)
         self.settled = self.settled or lost.urgent
-        said: Actions = [ev.Say(f"commit failed, the previous one stands: {event.error}")]
+        text = f"no commit, the previous one stands: {event.error}"
+        said: Actions = [] if event.quiet or text == self._said else [ev.Say(text)]
+        self._said = text
         return said + [failed(client, lost.seq, event.error) for client in lost.clients]
 
     def next(self, now: float) -> Actions:

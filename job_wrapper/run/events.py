@@ -101,10 +101,16 @@ class Committed(NamedTuple):
 
 
 class CommitFailed(NamedTuple):
-    """The commit in flight was not made. ``again``: the store failed, the same may work later."""
+    """The commit in flight was not made.
+
+    ``again``: the store failed, the same may work later. ``nothing``: there are no files to save, which is no failure;
+    ``quiet``: and nothing that a user need hear.
+    """
 
     error: str
     again: bool
+    nothing: bool = False
+    quiet: bool = False
 
 
 class IsFenced(NamedTuple):

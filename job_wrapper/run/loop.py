@@ -296,7 +296,8 @@ class Wrapper:
         except StoreError as error:
             return ev.CommitFailed(str(error), again=True)
         except SpotburstError as error:
-            return ev.CommitFailed(str(error), again=False)
+            lost = getattr(error, "lost", None)  # of NothingToSave, which is not imported at start
+            return ev.CommitFailed(str(error), again=False, nothing=lost is not None, quiet=lost is False)
         except OSError as error:
             return ev.CommitFailed(f"{error.filename or 'a file'}: {error.strerror}", again=False)
         except Exception as error:

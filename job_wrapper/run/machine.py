@@ -146,7 +146,7 @@ class Machine:
             keep_trying = now + RETRY_WAIT < self._since + END_WAIT
         actions = self.desk.commit_failed(event, keep_trying, now)
         ends_here = interruption is not None and interruption.ends_here
-        if self._final_save and not self.desk.busy and self.finished is None and not ends_here:
+        if self._final_save and not event.nothing and not self.desk.busy and self.finished is None and not ends_here:
             return actions + self._end(Finished(ExitCode.CHECKPOINT_FAILED, "CheckpointFailed"), now)
         return actions
 

@@ -149,6 +149,12 @@ def test_last_files_of_a_finished_program_are_committed_before_its_end() -> None
     assert d.code == 0
 
 
+def test_program_that_finishes_without_any_file_has_finished() -> None:
+    d = Drive(state_dirs=True)
+    d(ev.Exited(0))
+    assert d(ev.CommitFailed("no files", again=False, nothing=True, quiet=True)) == [ev.WriteEnd(0, "Finished")]
+
+
 def test_files_are_never_committed_without_the_parts_that_belong_to_them() -> None:
     d = Drive(ready=False, state_dirs=True)
     d(ev.Ready(parts=True))

@@ -277,7 +277,7 @@ def test_store_that_goes_away_and_comes_back(room: Room) -> None:
     room.notice()
     code, _, err = room.end(process)
     assert code == ExitCode.REQUEUED
-    assert "commit failed" in err
+    assert "commit failed, trying again" in err
 
 
 def test_older_attempt_is_refused(room: Room) -> None:
@@ -338,6 +338,28 @@ def test_checkpoint_too_large_is_said_and_the_program_goes_on(room: Room) -> Non
     assert "--max-size" in err
     assert code == ExitCode.CHECKPOINT_FAILED
     assert room.commits() == []
+
+
+def test_state_directory_without_files_is_no_checkpoint(room: Room) -> None:
+    state = room.path / "state"
+    process = room.start(SLEEPER, "--state-dir", str(state), "--interval", "0.2s")
+    ready(room)
+    time.sleep(1)
+    room.notice()
+    code, _, err = room.end(process)
+    assert code == ExitCode.REQUEUED
+    assert room.kinds() == ["claim", "interrupted"]
+    assert "no commit" not in err
+
+
+def test_program_that_clears_its_state_at_the_end_has_finished_and_the_last_checkpoint_stands(room: Room) -> None:
+    file = room.path / "state" / "a"
+    program = f"import os, time\nopen({str(file)!r}, 'w').write('x')\ntime.sleep(1)\nos.unlink({str(file)!r})"
+    code, _, err = room.run(program, "--state-dir", str(file.parent), "--interval", "0.3s")
+    assert code == 0
+    assert "is empty, but the last checkpoint holds 1 files" in err
+    assert room.kinds()[-1] == "end"
+    assert room.log()[-1].summary.commits
 
 
 def test_damaged_checkpoint_is_skipped_for_the_older_one(room: Room) -> None:

@@ -14,7 +14,7 @@ from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
 from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, Damaged, UsageError
-from job_wrapper.state_dirs import MAX_DIRS, check_paths, save
+from job_wrapper.state_dirs import MAX_DIRS, NothingToSave, check_paths, save
 from job_wrapper.state_restore import SET_ASIDE, offsets, plan, restore
 from job_wrapper.store import Item, ItemKind, ObjectStore, Part, PartWriter, open_store, read_part
 from job_wrapper.store.io_types import Segment
@@ -198,8 +198,13 @@ def test_empty_directory_never_replaces_files(store: ObjectStore, root: Path, go
         keep(store, root, base=base)
 
 
-def test_directory_that_was_always_empty_is_saved(store: ObjectStore, root: Path) -> None:
+def test_directory_that_was_always_empty_is_saved_only_beside_other_parts(store: ObjectStore, root: Path) -> None:
     keep(store, root, base=keep(store, root))
+    (root / "folder").mkdir()
+    with pytest.raises(NothingToSave):
+        keep(store, root, alone=True)
+    (root / "folder" / "file").touch()
+    keep(store, root, alone=True)
 
 
 # Restoring over what is there
