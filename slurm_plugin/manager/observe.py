@@ -70,8 +70,8 @@ class Observer:
         if self.clock() - self.memory.partitions_at >= PARTITIONS_EVERY:
             self._partitions()
         clouds = self._clouds()
-        nodes = self._slurm("Slurm's nodes", nodes_call)
-        jobs = self._slurm("Slurm's jobs", jobs_call)
+        nodes = self._slurm(nodes_call)
+        jobs = self._slurm(jobs_call)
         if nodes is not None and jobs is not None:
             self.once.well("Slurm")
         by_name = {node.name: node for node in nodes} if nodes is not None else None
@@ -107,14 +107,12 @@ class Observer:
 
     # --- Slurm --------------------------------------------------------------------------------------------------------
 
-    def _slurm(self, what: str, call: Future[Answer]) -> Answer | None:
+    def _slurm(self, call: Future[Answer]) -> Answer | None:
         try:
-            answer = call.result()
+            return call.result()
         except Exception as error:
             self._slurm_fault(error)
             return None
-        self.once.well(what)
-        return answer
 
     def _slurm_fault(self, error: Exception) -> None:
         if not isinstance(error, SlurmUnavailable):

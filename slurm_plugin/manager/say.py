@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import logging
 import sys
+import time
 from typing import Any
 
 import structlog
@@ -27,16 +28,22 @@ def set_up_logging() -> None:
     )
 
 
+AGAIN = 60.0
+"""Seconds after which a fault that goes on is said again, if its text has changed."""
+
+
 class Once:
-    """Says a lasting fault when it begins, when its text changes, and when it is over; not in each pass."""
+    """Says a lasting fault when it begins and when it is over; not in each pass. Safe to use from several threads."""
 
     def __init__(self) -> None:
-        self._faults: dict[str, str] = {}
+        self._faults: dict[str, tuple[str, float]] = {}
 
     def fault(self, what: str, text: str, **keys: Any) -> None:
         """``what`` is not well."""
-        if self._faults.get(what) != text:
-            self._faults[what] = text
+        now = time.monotonic()
+        said, at = self._faults.get(what, ("", float("-inf")))
+        if text != said and now - at >= AGAIN:
+            self._faults[what] = text, now
             log.warning(f"{what}: {text}", **keys)
 
     def well(self, what: str) -> None:

@@ -1,0 +1,79 @@
+"""Ended jobs' logs, read from a real store."""
+
+from __future__ import annotations
+
+import time
+from dataclasses import replace
+from pathlib import Path
+
+from job_wrapper.errors import StoreError
+from job_wrapper.store import RunLog, open_store
+from job_wrapper.store.io_types import Kind, ObjectStore, Writer
+from slurm_plugin.manager.runs import RunReader
+from slurm_plugin.manager.say import Once
+from tests.unit.reconcile.views import job
+
+ENDED = job(12, "FAILED", end_time=1000)
+
+
+def store(tmp_path: Path) -> ObjectStore:
+    return open_store(f"file://{tmp_path}", prove=False)
+
+
+def claim(tmp_path: Path, job_id: str, run: str) -> None:
+    RunLog(store(tmp_path), run).claim(Writer("c", job_id, 0, 0, "h", "nonce"))
+
+
+def test_all_runs_of_a_job_and_those_of_its_array_name(tmp_path: Path) -> None:
+    claim(tmp_path, "12", "c/12/main")
+    claim(tmp_path, "12", "c/long-lived/main")
+    claim(tmp_path, "7_3", "c/7_3/main")
+    claim(tmp_path, "13", "c/13/main")
+    reader = RunReader("c", lambda: store(tmp_path), Once())
+    tails = reader.read(replace(ENDED, name_id="7_3"))
+    assert {(t.run, t.kind, t.job_id) for t in tails} == {
+        ("c/12/main", Kind.CLAIM, "12"),
+        ("c/long-lived/main", Kind.CLAIM, "12"),
+        ("c/7_3/main", Kind.CLAIM, "7_3"),
+    }
+    assert reader.read(job(99, "FAILED")) == ()
+
+
+def test_a_damaged_newest_entry_leaves_that_run_out(tmp_path: Path) -> None:
+    claim(tmp_path, "12", "c/12/main")
+    claim(tmp_path, "12", "c/12/other")
+    (tmp_path / "c/12/main/log/00000000.json").write_bytes(b"{}")
+    tails = RunReader("c", lambda: store(tmp_path), Once()).read(ENDED)
+    assert [t.run for t in tails] == ["c/12/other"]
+
+
+def test_read_in_the_background_once_and_again_after_a_fault(tmp_path: Path) -> None:
+    claim(tmp_path, "12", "c/12/main")
+    opened: list[int] = []
+
+    def flaky() -> ObjectStore:
+        opened.append(1)
+        if len(opened) == 1:
+            raise StoreError("the store does not answer")
+        return store(tmp_path)
+
+    woken: list[int] = []
+    reader = RunReader("c", flaky, Once(), wake=lambda: woken.append(1))
+    reader.start()
+    reader.look_up([ENDED])
+    for _ in range(200):
+        if reader._not_before:
+            break
+        time.sleep(0.01)
+    assert reader.found() == {}, "unknown is not 'no run'"
+    reader._not_before = 0.0
+    reader.look_up([ENDED])
+    for _ in range(300):
+        if reader.found():
+            break
+        time.sleep(0.02)
+    assert [t.run for t in reader.found()[12]] == ["c/12/main"]
+    assert woken == [1]
+    reader.look_up([])
+    assert reader.found() == {}
+    reader.stop()

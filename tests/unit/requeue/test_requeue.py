@@ -1,0 +1,131 @@
+"""The decision about an ended job: each line of the table, and what holds for any job and any log."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from job_wrapper.store.io_types import Kind, Writer
+from slurm_plugin.requeue import (
+    ENDED_STATES,
+    LOST_STATES,
+    MAX_NEVER_STARTED,
+    Continue,
+    Fail,
+    Hold,
+    Limits,
+    Requeue,
+    RunTail,
+    decide,
+    may_need_help,
+)
+from slurm_plugin.slurm.records import Job
+
+
+def job(**changes: Any) -> Job:
+    values: dict[str, Any] = {
+        "states": frozenset({"FAILED"}), "exit_code": 137, "start_time": 1000, "end_time": 2000, "restart_count": 1,
+    }  # fmt: skip
+    return replace(Job(12, "12", frozenset(), "", "spot", "u", 1), **{**values, **changes})
+
+
+def tail(kind: Kind = Kind.COMMIT, **changes: Any) -> RunTail:
+    return replace(RunTail("c/12/main", kind, "12", 1, 1, 0, True), **changes)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tails", "expected"),
+    [
+        ({}, [], Continue),
+        ({}, [tail()], Requeue),
+        ({}, [tail(Kind.CLAIM, committed=False)], Requeue),
+        ({}, [tail(Kind.RESTORE_FAILED)], Requeue),
+        ({}, [tail(Kind.INTERRUPTED)], Requeue),
+        ({"exit_code": 89}, [tail(Kind.INTERRUPTED)], Requeue),
+        ({}, [tail(Kind.SUSPENDED)], Hold),
+        ({}, [tail(Kind.END)], Continue),
+        ({}, [tail(Kind.END, run="c/12/one"), tail(run="c/12/two")], Requeue),
+        ({"exit_code": 81}, [tail()], Continue),
+        ({"exit_code": 80}, [tail()], Continue),
+        ({"states": frozenset({"COMPLETED"}), "exit_code": 0}, [tail()], Requeue),
+        ({"states": frozenset({"COMPLETED"}), "exit_code": 0}, [tail(Kind.END)], Continue),
+        ({"states": frozenset({"NODE_FAIL"})}, [tail()], Requeue),
+        ({"states": frozenset({"CANCELLED"})}, [tail()], Continue),
+        ({"states": frozenset({"TIMEOUT"})}, [tail()], Continue),
+        ({"states": frozenset({"OUT_OF_MEMORY"})}, [tail()], Continue),
+        ({"states": frozenset({"RUNNING"})}, [tail()], Continue),
+        ({"states": frozenset({"FAILED", "COMPLETING"})}, [tail()], Continue),
+        ({"states": frozenset({"PENDING"})}, [tail(Kind.INTERRUPTED)], Continue),
+        ({"requeue": False}, [tail()], Continue),
+        ({"batch": False}, [tail()], Continue),
+        ({}, [tail(restart_count=2)], Continue),
+        ({}, [tail(job_id="13")], Continue),
+        ({"name_id": "7_3"}, [tail(job_id="7_3")], Requeue),
+        # R1: refused at its start, its credential revoked
+        ({"exit_code": 1, "end_time": 1001}, [tail(restart_count=0)], Requeue),
+        ({"exit_code": 1, "end_time": 1001}, [tail(Kind.INTERRUPTED, restart_count=0)], Requeue),
+        ({"exit_code": 1, "end_time": 1001}, [tail(Kind.END, restart_count=0)], Continue),
+        ({"exit_code": 1, "end_time": 1100}, [tail(restart_count=0)], Continue),
+        ({"exit_code": 1, "end_time": 1001, "restart_count": 0}, [tail(restart_count=0, job_id="13")], Continue),
+        ({"states": frozenset({"COMPLETED"}), "exit_code": 0, "end_time": 1001}, [tail(restart_count=0)], Continue),
+    ],
+)
+def test_the_table(changes: dict[str, Any], tails: list[RunTail], expected: type[Any]) -> None:
+    assert type(decide(job(**changes), tails, Limits())) is expected
+
+
+def test_bounds_are_those_of_the_next_claim() -> None:
+    assert isinstance(decide(job(), [tail(recoveries=7)], Limits()), Requeue)
+    fail = decide(job(), [tail(recoveries=8)], Limits())
+    assert isinstance(fail, Fail)
+    assert fail.reason == "MaxAttempts"
+    assert isinstance(decide(job(node_count=2), [tail(recoveries=3)], Limits()), Fail)
+    barren = decide(job(), [tail(Kind.CLAIM, committed=False, barren=1)], Limits())
+    assert isinstance(barren, Fail)
+    assert barren.reason == "NoProgress"
+    assert isinstance(decide(job(), [tail(Kind.CLAIM, committed=False, barren=0)], Limits()), Requeue)
+    assert isinstance(decide(job(), [tail(barren=1)], Limits()), Requeue), "it made progress"
+
+
+def test_never_started_is_bounded() -> None:
+    refused = job(exit_code=1, end_time=1001)
+    assert isinstance(decide(refused, [tail(restart_count=0)], Limits(), never_started=MAX_NEVER_STARTED - 1), Requeue)
+    assert isinstance(decide(refused, [tail(restart_count=0)], Limits(), never_started=MAX_NEVER_STARTED), Fail)
+
+
+@given(
+    st.frozensets(st.sampled_from([*ENDED_STATES, "PENDING", "RUNNING", "COMPLETING"]), min_size=1),
+    st.integers(0, 255),
+    st.integers(0, 3),
+    st.lists(st.builds(RunTail, st.just("c/12/main"), st.sampled_from(list(Kind)), st.sampled_from(["12", "13"]), st.integers(0, 3), st.integers(0, 9), st.integers(0, 3), st.booleans()), max_size=3),
+    st.integers(0, 5),
+)  # fmt: skip
+def test_a_job_is_only_brought_back_with_cause(
+    states: frozenset[str], exit_code: int, restarts: int, tails: list[RunTail], never: int
+) -> None:
+    j = job(states=states, exit_code=exit_code, restart_count=restarts)
+    found = decide(j, tails, Limits(), never_started=never)
+    if isinstance(found, Requeue | Hold | Fail):
+        assert may_need_help(j)
+        assert not states.isdisjoint(LOST_STATES)
+        assert any(t.job_id == "12" and t.kind is not Kind.END for t in tails)
+
+
+def test_a_tail_is_read_from_a_real_log(tmp_path: Path) -> None:
+    from job_wrapper.store import ObjectRef, RunLog, open_store
+
+    log = RunLog(open_store(f"file://{tmp_path}", prove=False), "c/12/main")
+    claim = log.claim(Writer("c", "12", 1, 0, "h", "nonce"))
+    newest = log.tail()
+    assert newest is not None
+    assert RunTail.of("c/12/main", newest) == RunTail("c/12/main", Kind.CLAIM, "12", 1, 0, 0, False)
+    claim.commit(ObjectRef(f"{claim.data_prefix}/manifest.json", 1, "xxh3-128:" + "0" * 32), step=5)
+    claim.interrupted("aws reclaim")
+    newest = log.tail()
+    assert newest is not None
+    assert RunTail.of("c/12/main", newest) == RunTail("c/12/main", Kind.INTERRUPTED, "12", 1, 0, 0, True, "aws reclaim")
