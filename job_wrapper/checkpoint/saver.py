@@ -151,9 +151,8 @@ def read_state(store: ObjectStore, manifest: ObjectRef, name: str) -> tuple[Any,
         pairs: list[tuple[Item, memoryview]] = []
         for item in part.items:
             if item.kind is ItemKind.TENSOR:
-                tensor = _empty(item, where)
-                tensors[item.name] = tensor
-                if item.length:
+                tensors[item.name] = tensor = _empty(item, where)
+                if tensor.numel():
                     pairs.append((item, memory_of(tensor)))
             elif item.name == SKELETON:
                 skeleton = bytearray(item.length)

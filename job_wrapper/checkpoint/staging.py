@@ -20,6 +20,8 @@ ALIGNMENT = 64
 """Bytes: any dtype can be viewed at such an offset."""
 _GRAIN = 2 << 20
 """Bytes: a huge page."""
+_SMALL = 256 << 10
+"""Bytes: below this the way through torch costs more than the copy, and its threads gain nothing."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -119,18 +121,23 @@ class Arena:
     @torch.no_grad()
     def _copy(self, tensors: Mapping[str, torch.Tensor]) -> list[Staged]:
         arena, view = self._bytes, self._view
+        base = arena.data_ptr() if arena is not None else 0
         staged = []
         offset = 0
         for name, tensor in tensors.items():
             length = tensor.numel() * tensor.element_size()
             if length:
                 assert arena is not None  # noqa: S101
-                target = arena[offset : offset + length]
-                if tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg():
+                plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+                if plain and length < _SMALL and tensor.device.type == "cpu":
+                    ctypes.memmove(base + offset, tensor.data_ptr(), length)
+                elif plain:
                     # As bytes: there are dtypes (int4, …) that have no copy of their own.
-                    target.copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
+                    arena[offset : offset + length].copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
                 else:
-                    target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+                    arena[offset : offset + length].view(tensor.dtype).view(tensor.shape).copy_(
+                        tensor, non_blocking=True
+                    )
             staged.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), view[offset : offset + length]))
             offset += _aligned(length)
         return staged

@@ -214,9 +214,14 @@ class _Encoder:
         if value.numel():
             # Tied weights and other names of the same memory are stored once.
             key = (
-                value.device, value.untyped_storage().data_ptr(), value.storage_offset(), value.dtype,
-                tuple(value.shape), value.stride(), value.is_conj(), value.is_neg(),
-            )  # fmt: skip
+                value.data_ptr(),
+                value.dtype,
+                value.shape,
+                value.stride(),
+                value.device,
+                value.is_conj(),
+                value.is_neg(),
+            )
             known = self.seen.get(key)
             if known is not None:
                 return known
@@ -226,7 +231,7 @@ class _Encoder:
             name = f"{path}#{number}"
             number += 1
         # Kept until the checkpoint is staged, so that no later temporary can come to lie at the same address.
-        self.tensors[name] = value.detach()
+        self.tensors[name] = value
         if key is not None:
             self.seen[key] = name
         return name
