@@ -19,7 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from job_wrapper.client import on_request, requested, restored, saved, state_dir
+    from job_wrapper.program import on_request, requested, restored, saved, state_dir
 
 __all__ = ["on_request", "requested", "restored", "saved", "state_dir"]
 
@@ -28,6 +28,6 @@ def __getattr__(name: str) -> Any:
     """The program's functions, imported when first used: the wrapper itself must start fast."""
     if name not in __all__:
         raise AttributeError(f"module {__name__!r} has no attribute {name!r}")
-    from job_wrapper import client
+    from job_wrapper import program
 
-    return getattr(client, name)
+    return getattr(program, name)

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 import json
 import os
-import re
 import socket
 import time
 from collections.abc import Callable
@@ -32,7 +31,8 @@ from job_wrapper.node_config import NodeConfig
 from job_wrapper.notice.types import Notice
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.events import Save
-from job_wrapper.run.identity import LOCAL, Identity
+from job_wrapper.run.identity import Identity
+from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.options import Options
 from job_wrapper.slurm_job import SlurmJob
 from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore, Part, Summary, Writer
@@ -56,25 +56,6 @@ def command_digest(command: tuple[str, ...]) -> str:
 def restored_key(run: str, epoch: int) -> str:
     """Where rank 0 tells the other ranks of a step that the restore is done, and from which entry."""
     return f"{data_prefix(run, epoch)}/restored.json"
-
-
-def local_job_id(pid: int) -> str:
-    """The name of a process that runs outside Slurm, where a job's id would stand: found again by its start, not by its number alone."""
-    host = re.sub(r"[^A-Za-z0-9.-]", "-", socket.gethostname())[:64]
-    return f"{LOCAL}-{pid}-{_start_time(pid)}-{host}"
-
-
-def local_job_alive(job_id: str) -> bool:
-    """Whether that process still runs. One of another host, or a Slurm job, can't be seen from here: then the newer start wins."""
-    match = re.fullmatch(rf"{LOCAL}-(\d+)-(\d+)-.*", job_id)
-    return match is not None and job_id == local_job_id(int(match[1]))
-
-
-def _start_time(pid: int) -> str:
-    try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
 
 
 class Attempt:

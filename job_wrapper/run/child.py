@@ -24,6 +24,7 @@ import os
 import signal
 import time
 from collections.abc import Mapping, Sequence
+from pathlib import Path
 
 IGNORED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
 KILL_PATIENCE = 10.0
@@ -44,8 +45,11 @@ class Child:
         self._group_gone = False
 
     @classmethod
-    def prepare(cls, *, ignore_signals: bool = True) -> Child:
-        """Fork the process that will become the program, and the guard. Call while there is only one thread."""
+    def prepare(cls, *, ignore_signals: bool = True, leftovers: Sequence[str] = ()) -> Child:
+        """Fork the process that will become the program, and the guard. Call while there is only one thread.
+
+        ``leftovers`` are paths (files before the folder that holds them) that the guard removes once the wrapper is gone.
+        """
         wrapper = os.getpid()
         command_out, command_in = os.pipe()
         failure_out, failure_in = os.pipe()
@@ -60,7 +64,7 @@ class Child:
             os.close(command_in)
             os.close(failure_out)
             os.close(lifeline_in)
-            _never_return(lambda: _guard(lifeline_out, pid))
+            _never_return(lambda: _guard(lifeline_out, pid, leftovers))
         os.close(lifeline_out)
         return cls(pid, guard, command_in, failure_out, lifeline_in)
 
@@ -169,11 +173,14 @@ def _become(wrapper: int, command_out: int, command_in: int, failure_out: int, f
         os.write(failure_in, f"{error.errno} {argv[0]}".encode())
 
 
-def _guard(lifeline: int, group: int) -> None:
+def _guard(lifeline: int, group: int, leftovers: Sequence[str]) -> None:
     for number in (*IGNORED, signal.SIGINT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     os.setsid()
     os.read(lifeline, 1)  # ends when the wrapper does, however it does
     with contextlib.suppress(ProcessLookupError, PermissionError):
         os.killpg(group, signal.SIGKILL)
+    for path in leftovers:
+        with contextlib.suppress(OSError):
+            Path(path).rmdir() if Path(path).is_dir() else Path(path).unlink()
     os._exit(0)

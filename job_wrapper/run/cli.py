@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from pathlib import Path
 
 from job_wrapper.errors import SpotburstError
 from job_wrapper.node_config import load_node_config
@@ -17,6 +18,7 @@ from job_wrapper.run.loop import Wrapper, leave
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.options import parse_options
 from job_wrapper.run.rules import Rules
+from job_wrapper.run.server import socket_path
 from job_wrapper.slurm_job import SlurmJob
 
 
@@ -38,7 +40,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         identity = identify(os.environ, node, options.run)
         if identity.tasks > 1:
             say = _sayer(f"spotburst: rank {identity.rank}: ")
-        child = Child.prepare(ignore_signals=True)
+        path = socket_path()
+        child = Child.prepare(leftovers=(path, str(Path(path).parent)))
     except SpotburstError as error:
         say(str(error))
         return int(error.exit_code)
@@ -67,7 +70,7 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "watching the job's preempt time instead"
             )
             watchers.append(PreemptWatcher(job.view, identity.restart_count))
-        wrapper = Wrapper(attempt, Machine(rules), child, watchers, say)
+        wrapper = Wrapper(attempt, Machine(rules), child, watchers, say, path)
     except SpotburstError as error:
         child.close()
         say(str(error))

@@ -44,6 +44,7 @@ class Wrapper:
         child: Child,
         watchers: Sequence[Watcher],
         say: Callable[[str], None],
+        socket_path: str,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.attempt = attempt
@@ -64,7 +65,7 @@ class Wrapper:
         self._exit_seen = False
         self._collect_wanted = False
         self._code: int | None = None
-        self._server = Server(self._selector)
+        self._server = Server(self._selector, socket_path)
 
     def run(self) -> int:
         """Until it is over; returns the exit code. The program and all it started are gone then."""
@@ -81,6 +82,9 @@ class Wrapper:
                 self._once(signals)
             return self._code
         finally:
+            # The exit code is settled. Python gives signals back their defaults when it ends: one that comes then would change it.
+            for number in (*IGNORED, *_FORWARDED):
+                signal.signal(number, signal.SIG_IGN)
             self._stopping.set()
             self.child.close()
             self._server.close()

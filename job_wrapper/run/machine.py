@@ -10,15 +10,21 @@ the attempt leaves.
 from __future__ import annotations
 
 import signal
-from enum import Enum
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.run import events as ev
 from job_wrapper.run.desk import RETRY_WAIT, Actions, Desk
 from job_wrapper.run.rules import (
+    ASK_SLURM_AGAIN,
+    END_WAIT,
+    STOP_WAIT,
+    STRANDED_WAIT,
     TAKES_AWAY,
+    VERDICT_WAIT,
+    WRITE_WAIT,
     Finished,
     Interruption,
+    Phase,
     Rules,
     Verdict,
     ended_code,
@@ -26,28 +32,6 @@ from job_wrapper.run.rules import (
     judge_signal,
 )
 from job_wrapper.slurm_job import JobView
-
-ASK_SLURM_AGAIN = 1.0
-VERDICT_WAIT = 10.0
-"""How long a program that has committed is held while Slurm does not say whether the job goes away."""
-WRITE_WAIT = 5.0
-"""How long a requeue waits for its ``interrupted`` entry."""
-END_WAIT = 300.0
-"""How long the wrapper of a finished program tries to commit its last files and to put ``end`` into the log."""
-STOP_WAIT = 2.0
-"""How long a program may take to end after ``stop`` where the job is over anyway."""
-STRANDED_WAIT = 60.0
-"""How long past the deadline a job that Slurm won't requeue is kept alive."""
-
-
-class Phase(Enum):
-    """Where the attempt stands."""
-
-    STARTING = "starting"
-    RUNNING = "running"
-    FINISHING = "finishing"
-    LEAVING = "leaving"
-    OVER = "over"
 
 
 class Machine:

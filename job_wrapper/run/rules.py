@@ -30,6 +30,29 @@ MAX_SIZE = 1 << 40
 """Default of --max-size in bytes."""
 
 
+ASK_SLURM_AGAIN = 1.0
+VERDICT_WAIT = 10.0
+"""How long a program that has committed is held while Slurm does not say whether the job goes away."""
+WRITE_WAIT = 5.0
+"""How long a requeue waits for its ``interrupted`` entry."""
+END_WAIT = 300.0
+"""How long the wrapper of a finished program tries to commit its last files and to put ``end`` into the log."""
+STOP_WAIT = 2.0
+"""How long a program may take to end after ``stop`` where the job is over anyway."""
+STRANDED_WAIT = 60.0
+"""How long past the deadline a job that Slurm won't requeue is kept alive."""
+
+
+class Phase(Enum):
+    """Where the attempt stands."""
+
+    STARTING = "starting"
+    RUNNING = "running"
+    FINISHING = "finishing"
+    LEAVING = "leaving"
+    OVER = "over"
+
+
 class Verdict(Enum):
     """What an interruption leads to."""
 

@@ -6,6 +6,7 @@ import contextlib
 import os
 import selectors
 import socket
+from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +16,15 @@ MAX_CLIENTS = 256
 _BACKLOG = 64
 _MAX_UNSENT = 4 << 20
 """A client that does not read is closed when this much waits for it: it must not hold up the wrapper."""
+
+
+def socket_path(environ: Mapping[str, str] = os.environ) -> str:
+    """Where a wrapper's socket will be: in a folder of its own under TMPDIR, or under /tmp where that name would be too long.
+
+    A socket's path has room for 107 bytes only.
+    """
+    base = environ.get("TMPDIR", "/tmp")  # noqa: S108
+    return str(Path(base if len(base) < 60 else "/tmp") / f"spotburst-{os.urandom(8).hex()}" / "events")  # noqa: S108
 
 
 class _Connection:
@@ -31,13 +41,11 @@ class _Connection:
 class Server:
     """Listens in a folder that only its user can enter. ``ready`` and ``messages`` are called by the loop."""
 
-    def __init__(self, selector: selectors.BaseSelector) -> None:
+    def __init__(self, selector: selectors.BaseSelector, path: str) -> None:
         self._selector = selector
-        # Under /tmp whatever TMPDIR says: a socket's path has room for 107 bytes only.
-        base = os.environ.get("TMPDIR", "/tmp")  # noqa: S108
-        self._folder = Path(base if len(base) < 60 else "/tmp") / f"spotburst-{os.urandom(8).hex()}"  # noqa: S108
+        self.path = path
+        self._folder = Path(path).parent
         self._folder.mkdir(mode=0o700)
-        self.path = str(self._folder / "events")
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
         self._listener.bind(self.path)
         self._listener.listen(_BACKLOG)

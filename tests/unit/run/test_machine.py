@@ -12,8 +12,8 @@ from hypothesis import strategies as st
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
-from job_wrapper.run.machine import END_WAIT, VERDICT_WAIT, Machine, Phase
-from job_wrapper.run.rules import Rules
+from job_wrapper.run.machine import Machine
+from job_wrapper.run.rules import END_WAIT, VERDICT_WAIT, Phase, Rules
 from job_wrapper.slurm_job import JobView
 from job_wrapper.store.io_types import ObjectRef
 

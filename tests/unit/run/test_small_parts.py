@@ -9,9 +9,9 @@ import pytest
 
 from job_wrapper.errors import MaxAttempts, NoProgress, UsageError
 from job_wrapper.node_config import NodeConfig
-from job_wrapper.run.attempt import local_job_alive, local_job_id
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.identity import BATCH_STEP, identify
+from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
 from job_wrapper.run.options import parse_duration, parse_options, parse_size
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view

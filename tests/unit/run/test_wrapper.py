@@ -315,13 +315,16 @@ def test_requeue_that_is_refused_keeps_the_wrapper_alive(room: Room) -> None:
 
 
 def test_kill_of_the_wrapper_ends_all_that_the_program_started(room: Room) -> None:
-    script = "setsid sleep 300 & echo $! > other; sleep 301 & echo $! > child; echo $$ > shell; touch ready; wait"
+    script = "setsid sleep 300 & echo $! > other; sleep 301 & echo $! > child; echo $$ > shell; printf %s $SPOTBURST_SOCKET > socket; touch ready; wait"
     process = room.start(["sh", "-c", script])
     ready(room)
     pids = [int((room.path / name).read_text()) for name in ("child", "shell")]
+    folder = Path((room.path / "socket").read_text()).parent
+    assert folder.is_dir()
     process.kill()
     process.wait()
     room.wait_for(lambda: not any(_alive(pid) for pid in pids))
+    room.wait_for(lambda: not folder.exists())
     os.kill(int((room.path / "other").read_text()), signal.SIGKILL)  # a session of its own is out of reach
 
 

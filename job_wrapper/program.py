@@ -1,0 +1,73 @@
+"""What `job_wrapper` offers to Python programs that keep their state in files. Without a wrapper these do nothing."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+
+from job_wrapper.client import shared
+from job_wrapper.errors import CheckpointFailed, UsageError
+
+_save: Callable[[], object] | None = None
+
+
+def on_request(save: Callable[[], object]) -> None:
+    """Register how this program writes its state. ``requested()`` then calls it whenever a checkpoint is asked for."""
+    global _save
+    _save = save
+    shared()
+
+
+def requested() -> bool:
+    """Call between steps: whether a checkpoint is asked for.
+
+    With ``on_request`` it saves too: it calls ``save()``, waits until the state directories are committed and returns True; where
+    the capacity goes away it ends the program (``SystemExit``) after the commit. Without, save and then call ``saved()``.
+    """
+    connection = shared()
+    if connection is None:
+        return False
+    if connection.stop:
+        raise SystemExit(0)
+    if connection.request is None:
+        return False
+    if _save is None:
+        return True
+    request = connection.request
+    try:
+        _save()
+    except Exception as error:
+        connection.failed(request.seq, f"{type(error).__name__}: {error}")
+        raise
+    saved()
+    return True
+
+
+def saved() -> None:
+    """The state directories hold what a checkpoint needs: commit them. Returns when that is done and the program may go on.
+
+    Does nothing when no checkpoint is asked for. A commit that fails is not raised: the wrapper says so, and asks again.
+    """
+    connection = shared()
+    request = connection.take_request() if connection is not None else None
+    if connection is None or request is None:
+        return
+    try:
+        committed = connection.ack(request.seq)
+    except CheckpointFailed:
+        return
+    if committed.stop:
+        raise SystemExit(0)
+
+
+def state_dir(index: int = 0) -> str | None:
+    """The state directory that the wrapper checkpoints (its absolute path), or None without one."""
+    paths = os.environ.get("SPOTBURST_STATE_DIRS", os.environ.get("SPOTBURST_STATE_DIR", "")).split(os.pathsep)
+    if index < 0 or index >= len(paths):
+        raise UsageError(f"state_dir({index}): the wrapper was given {len(paths)} state directories")
+    return paths[index] or None
+
+
+def restored() -> bool:
+    """Whether the state directories were restored from a checkpoint for this attempt."""
+    return os.environ.get("SPOTBURST_RESTORED") == "1"
