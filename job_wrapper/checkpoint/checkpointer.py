@@ -54,8 +54,8 @@ class Checkpointer:
     ``SPOTBURST_ALLOW_CONFIG_CHANGE`` names the keys that differ; ``changed`` then holds them (the state keeps what it was saved with, so
     it is for the program to act on them). ``total`` is the number of steps, for ``spotburst describe``.
 
-    Where to: the wrapper's run under ``spotburst run``; else ``uri`` (or ``SPOTBURST_URI``) and ``run``, every ``interval`` seconds, the
-    newest ``keep``; else nowhere, and everything here is a no-op.
+    Where to: the wrapper's run under ``spotburst run``; else ``uri`` and ``run`` (or ``SPOTBURST_URI`` and ``SPOTBURST_RUN``, if both are
+    set), every ``interval`` seconds, the newest ``keep``; else nowhere, and everything here is a no-op.
 
     Use it as a context manager, or call ``close()`` at the end, so that the final state is in the last commit. Call
     all methods in one thread.

@@ -12,6 +12,7 @@ from typing import Protocol
 
 from job_wrapper.client import Committed, Connection, Request, Restore, shared
 from job_wrapper.errors import Fenced, RestoreFailed, StoreError, UsageError
+from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import (
     Claim,
     ObjectRef,
@@ -245,17 +246,21 @@ class DirectCommitter:
 def find_committer(
     uri: str | None, run: str | None, *, endpoint_url: str = "", keep: int = 3, interval: float | None = 600.0
 ) -> SocketCommitter | DirectCommitter | None:
-    """The wrapper where there is one; else the URI given, or ``SPOTBURST_URI``; else None: nothing is saved.
+    """The wrapper where there is one; else ``uri`` and ``run``, or both ``SPOTBURST_URI`` and ``SPOTBURST_RUN``; else None: nothing is saved.
 
-    Raises ``ConnectionLost``, the store's errors, ``UsageError``.
+    ``SPOTBURST_URI`` alone is the wrapper's, and a program that runs without one is not bound by it. Raises ``ConnectionLost``, the
+    store's errors, ``UsageError``.
     """
     connection = shared()
     if connection is not None:
         return SocketCommitter(connection)
-    uri = uri or os.environ.get(URI_VARIABLE)
+    if os.environ.get(SOCKET_VARIABLE):
+        return None  # a forked helper of a program under the wrapper: it must not take the run from its parent
+    run = run or os.environ.get(RUN_VARIABLE)
+    if uri is None and run:
+        uri = os.environ.get(URI_VARIABLE)
     if not uri:
         return None
-    run = run or os.environ.get(RUN_VARIABLE)
     if not run:
         raise UsageError(
             f"checkpoints are to go to {uri}, but the run has no name: give Checkpointer(run=…), set {RUN_VARIABLE}, "

@@ -105,17 +105,21 @@ def test_a_signal_without_the_wrapper_saves_the_last_step_and_ends(
     assert_same(second, undisturbed)
 
 
-def test_under_the_wrapper_a_signal_saves_and_the_next_start_goes_on(room: Room, undisturbed: Attempt) -> None:
+def test_under_the_wrapper_stopped_twice_and_the_newest_checkpoint_damaged(room: Room, undisturbed: Attempt) -> None:
+    outputs = []
     for line in ("step 3", "step 10"):
         process = room.wrapped("slow")
         read_until(process, line)
         process.send_signal(signal.SIGTERM)
-        output, _ = process.communicate()
-        assert process.returncode == 128 + signal.SIGTERM, output
+        outputs.append(process.communicate()[0])
+        assert process.returncode == 128 + signal.SIGTERM, outputs
+    assert "step 3\n" not in outputs[1]  # the second one went on
+    newest = max(room.store.glob("*/wrapped/main/data/*/*.pack"), key=lambda pack: pack.stat().st_mtime_ns)
+    newest.write_bytes(newest.read_bytes()[:-1] + b"?")
     process = room.wrapped()
     output, _ = process.communicate()
     assert process.returncode == 0, output
-    assert room.attempt().began_at >= 10
+    assert 3 <= room.attempt().began_at < 10, output
     assert_same(room.attempt(), undisturbed)
 
 
@@ -139,7 +143,7 @@ def test_an_error_is_one_message_and_its_exit_code(room: Room) -> None:
     assert output.startswith("spotburst: the configuration differs from that of the checkpoint of step 1")
     code, output = run(room, script, SPOTBURST_URI="ftp://x", SPOTBURST_RUN="r", LR="0.1")
     assert (code, output.count("\n"), output.startswith("spotburst: ")) == (ExitCode.STORE_REFUSED, 1, True)
-    code, output = run(room, script, SPOTBURST_URI=uri, LR="0.1")
+    code, output = run(room, script.replace("config", "uri=os.environ['URI'], config"), URI=uri, LR="0.1")
     assert (code, output.count("\n"), "SPOTBURST_RUN" in output) == (ExitCode.USAGE, 1, True)
 
 
