@@ -1,0 +1,84 @@
+"""``kill -9`` of the wrapper, of the training program and of the manager, at random moments, twenty times."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.cloud.provider import InstanceState
+from slurm_plugin.local_cluster.cluster import LocalCluster
+from slurm_plugin.local_cluster.settings import default_settings
+from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
+
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+
+KILLS = 20
+STEPS = 900
+STEP_TIME = 0.03
+
+
+def find(job: str, what: str) -> int | None:
+    """Pid of the job's wrapper or program."""
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                environment = (folder / "environ").read_bytes().split(b"\0")
+                if f"SLURM_JOB_ID={job}".encode() not in environment or b"SLURM_STEP_ID=0" not in environment:
+                    continue
+                wrapper = b"run" in command and any(c.endswith(b"/spotburst") for c in command[:3])
+                program = not wrapper and any(c.endswith(b"train.py") for c in command[:3])
+                if (what == "wrapper" and wrapper) or (what == "program" and program):
+                    return int(folder.name)
+    return None
+
+
+def test_twenty_kills(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> None:
+    """No commit is lost, the result is bit-identical, and no machine is left that Slurm does not know."""
+    seed = int(os.environ.get("SPOTBURST_TEST_SEED") or random.randrange(1 << 30))
+    print(f"SPOTBURST_TEST_SEED={seed}")
+    chance = random.Random(seed)
+    plan = default_settings(2, suspend_time=15)
+    plan["checkpoints"] = {"interval": "1s"}
+    plan["recovery"] = {"max_attempts": 100, "barren_attempts": 20}
+    cluster = make_cluster(settings=plan)
+    job = Training(cluster, STEPS, STEP_TIME, tmp_path / "out").submit()
+    job.until_step(1)
+    killed: dict[str, int] = {"wrapper": 0, "program": 0, "manager": 0}
+    while sum(killed.values()) < KILLS:
+        time.sleep(chance.uniform(0.2, 2.5))
+        what = chance.choice(["wrapper", "program", "manager"])
+        if what == "manager":
+            cluster.kill_manager()
+            time.sleep(chance.uniform(0.0, 1.0))
+            cluster.start_manager()
+        else:
+            pid = cluster.wait_for(
+                lambda what=what: find(job.job, what) or job.state() == "COMPLETED", 60, f"the {what}"
+            )
+            if pid is True:
+                pytest.fail(f"the training ended after {killed}: make it longer")
+            with contextlib.suppress(ProcessLookupError):
+                os.kill(pid, signal.SIGKILL)
+        killed[what] += 1
+        known = {n.name for n in cluster.client().nodes() if not n.has("POWERED_DOWN")}
+        young = time.time() - 5
+        machines = {
+            i.node for i in cluster.cloud().instances() if i.state is InstanceState.RUNNING and i.launched < young
+        }
+        assert machines <= known, f"machines that Slurm does not know, after {killed}"
+    job.until_finished(240)
+    entries = job.entries()
+    assert_no_commit_lost(entries)
+    assert_same(tmp_path / "out", undisturbed(tmp_path / "undisturbed", STEPS))
+    assert len(job.attempts()) > 1
+    cluster.wait_for(
+        lambda: not [i for i in cluster.cloud().instances() if i.state is not InstanceState.GONE], 90, "no machine left"
+    )
