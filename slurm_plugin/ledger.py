@@ -7,25 +7,14 @@ their tags, the rest is experience.
 
 from __future__ import annotations
 
-import contextlib
 import json
-import sqlite3
-import threading
-import time
 import uuid
-from collections.abc import Callable, Iterator
-from pathlib import Path
-from typing import Any
-
-import structlog
+from collections.abc import Callable
 
 from slurm_plugin.cloud.provider import RefusalKind
-from slurm_plugin.errors import ConfigError
+from slurm_plugin.ledger_file import LedgerFile
 from slurm_plugin.ledger_records import (
-    SCHEMA,
-    VERSION,
     Counter,
-    Event,
     Intent,
     IntentState,
     OpenNotice,
@@ -34,95 +23,14 @@ from slurm_plugin.ledger_records import (
 )
 from slurm_plugin.placement import OfferingState, launched, reclaimed, refused
 
-log = structlog.get_logger(__name__)
-
 KEEP_EVENTS = 30 * 86400.0
 """Seconds for which events and closed intents are kept."""
 _TRY_AGAIN = (1.0, 30.0)
 """First and longest wait after TRY_LATER, in seconds; doubled each time."""
 
 
-class Ledger:
-    """The manager's memory. Every method is one transaction unless within ``batch``; all may raise ``sqlite3.Error``.
-
-    Times are Unix seconds by ``clock``. Safe to use from several threads.
-    """
-
-    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
-        self._db = connection
-        self._clock = clock
-        self._lock = threading.RLock()
-        self._depth = 0
-
-    @classmethod
-    def open(cls, path: Path, clock: Callable[[], float] = time.time) -> Ledger:
-        """For the manager. Makes the file (mode 0600); moves a damaged one aside and says so.
-
-        Raises ``ConfigError`` when the file can't be used at all, or was written by a newer version.
-        """
-        try:
-            try:
-                return cls(_connect(path), clock)
-            except sqlite3.DatabaseError as error:
-                if isinstance(error, sqlite3.OperationalError):
-                    raise
-                aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
-                log.error("the ledger is damaged: moved aside, machines are found again by their tags", path=str(aside))
-                for suffix in ("", "-wal", "-shm"):
-                    with contextlib.suppress(FileNotFoundError):
-                        Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
-                ledger = cls(_connect(path), clock)
-                ledger.event("ledger", f"the ledger was damaged and begun anew; the old one is {aside}")
-                return ledger
-        except (OSError, sqlite3.Error) as error:
-            raise ConfigError(f"{path}: can't be opened: {error}; it must belong to the manager's user") from error
-
-    @classmethod
-    def open_readonly(cls, path: Path) -> Ledger:
-        """For looking only. Raises ``ConfigError`` when there is none or it can't be read."""
-        if not path.is_file():
-            raise ConfigError(f"{path}: there is no ledger; the manager makes it when it first runs")
-        try:
-            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
-            _check_version(db, path)
-        except sqlite3.Error as error:
-            raise ConfigError(f"{path}: can't be read: {error}") from error
-        return cls(db)
-
-    def close(self) -> None:
-        """Close the file."""
-        self._db.close()
-
-    @contextlib.contextmanager
-    def batch(self) -> Iterator[None]:
-        """Several writes as one transaction: all or none."""
-        with self._lock:
-            if self._depth:
-                self._depth += 1
-                try:
-                    yield
-                finally:
-                    self._depth -= 1
-                return
-            self._db.execute("BEGIN IMMEDIATE")
-            self._depth = 1
-            try:
-                yield
-            except BaseException:
-                self._db.execute("ROLLBACK")
-                raise
-            else:
-                self._db.execute("COMMIT")
-            finally:
-                self._depth = 0
-
-    def _rows(self, sql: str, *values: Any) -> list[Any]:
-        with self._lock:
-            return self._db.execute(sql, values).fetchall()
-
-    def _do(self, sql: str, *values: Any) -> int:
-        with self.batch():
-            return self._db.execute(sql, values).rowcount
+class Ledger(LedgerFile):
+    """The manager's memory. Times are Unix seconds by the clock that it was opened with."""
 
     # --- intents ------------------------------------------------------------------------------------------------------
 
@@ -408,27 +316,6 @@ class Ledger:
         """All, by (name, kind). Names of jobs are ``job:<id>``."""
         return {(row[0], row[1]): Counter(row[2], row[3]) for row in self._rows("SELECT * FROM counters")}
 
-    def event(self, kind: str, text: str, *, node: str = "", job: int = 0, **detail: Any) -> None:
-        """What happened, for people."""
-        self._do(
-            "INSERT INTO events (time, kind, job, node, text, detail) VALUES (?,?,?,?,?,?)",
-            *(self._clock(), kind, job, node, text, json.dumps(detail, sort_keys=True)),
-        )
-
-    def events(self, *, job: int | None = None, node: str | None = None, limit: int = 1000) -> list[Event]:
-        """The newest ``limit`` events, oldest first, of one job or one node where given."""
-        where, values = ["1"], []
-        for column, value in (("job", job), ("node", node)):
-            if value is not None:
-                where.append(f"{column}=?")
-                values.append(value)
-        rows = self._rows(
-            f"SELECT time, kind, job, node, text, detail FROM events WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",  # noqa: S608
-            *values,
-            limit,
-        )
-        return [Event(r[0], r[1], r[2], r[3], r[4], json.loads(r[5])) for r in reversed(rows)]
-
     def prune(self) -> None:
         """Drop what is older than ``KEEP_EVENTS``."""
         before = self._clock() - KEEP_EVENTS
@@ -437,29 +324,3 @@ class Ledger:
             self._do("DELETE FROM intents WHERE state IN ('refused','gone') AND ended<?", before)
             self._do("DELETE FROM notices WHERE state<>'open' AND first_seen<?", before)
             self._do("DELETE FROM replacements WHERE state<>'open' AND created<?", before)
-
-
-def _connect(path: Path) -> sqlite3.Connection:
-    path.touch(mode=0o600, exist_ok=True)
-    path.chmod(0o600)
-    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
-    try:
-        db.execute("PRAGMA journal_mode=WAL")
-        db.execute("PRAGMA synchronous=FULL")
-        _check_version(db, path)
-        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("quick_check found damage")
-        db.execute("SELECT * FROM intents LIMIT 1")
-    except BaseException:
-        db.close()
-        raise
-    return db
-
-
-def _check_version(db: sqlite3.Connection, path: Path) -> None:
-    version = int(db.execute("PRAGMA user_version").fetchone()[0])
-    if version > VERSION:
-        raise ConfigError(
-            f"{path}: was written by a newer spotburst (ledger format {version}; this one knows {VERSION})"
-        )

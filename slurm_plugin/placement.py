@@ -43,11 +43,12 @@ class OfferingState:
 
 @dataclass(frozen=True, slots=True)
 class Choice:
-    """One offering as it was looked at: taken into account (``why`` "") or passed over, and until when."""
+    """One offering that was passed over: why, and until when. ``capacity``: for want of capacity (or price), nothing else."""
 
     offering_id: str
-    why: str = ""
-    until: float = 0.0
+    why: str
+    until: float
+    capacity: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,7 +74,8 @@ def plan(
         if offering.provider in silent_providers:
             passed.append(Choice(offering.id, f"{offering.provider} does not answer", now))
         elif state.ready_at() > now:
-            passed.append(Choice(offering.id, state.text or "cooling", state.ready_at()))
+            capacity = state.refused_until >= state.stopped_until
+            passed.append(Choice(offering.id, state.text or "cooling", state.ready_at(), capacity))
         else:
             ready.append((state.reclaimed_until > now, index, offering.id))
     return Plan(

@@ -38,7 +38,7 @@ from slurm_plugin.actions import (
     Terminate,
     Undrain,
 )
-from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
+from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import OpenNotice
 from slurm_plugin.manager.damp import Damper
@@ -87,7 +87,7 @@ class Applier:
 
     def _group(self, actions: list[Action], view: View, jobs_on: dict[str, list[Job]]) -> None:
         self._ledger_only(actions)
-        self._downs(_of(actions, SetDown), jobs_on, view)
+        self._downs(_of(actions, SetDown), jobs_on)
         for action in actions:
             if isinstance(action, RequeueJob | ReleaseJob):
                 self._job(action, view)
@@ -98,7 +98,7 @@ class Applier:
         self._nodes(_of(actions, Drain), "drain", lambda a: a.reason)
         self._power_ups(_of(actions, PowerUp), view)
         self._terminate(_of(actions, Terminate))
-        self._launch(_of(actions, Launch), view, jobs_on)
+        self._launch(_of(actions, Launch), jobs_on)
         downs = _of(actions, PowerDown)
         self._nodes([a for a in downs if not a.force], "power_down")
         self._nodes([a for a in downs if a.force], "power_down_force")
@@ -168,14 +168,14 @@ class Applier:
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
-    def _downs(self, actions: list[SetDown], jobs_on: dict[str, list[Job]], view: View) -> None:
+    def _downs(self, actions: list[SetDown], jobs_on: dict[str, list[Job]]) -> None:
         for action in actions:
             log.warning("node set down", node=action.node, reason=action.reason)
         done = self._nodes(actions, "down", lambda a: a.reason)
         for action in done:
             for job in jobs_on.get(action.node, ()):
                 text = action.tell or action.reason.removeprefix(OURS)
-                self._try(partial(self._tell, job, text, view), action)
+                self._try(partial(self._tell, job, text), action)
 
     def _nodes(
         self,
@@ -194,9 +194,10 @@ class Applier:
             if self._try(call, group[0], names):
                 done += group
                 for action in group:
+                    if isinstance(action, PowerUp):
+                        continue  # its replacement's opening is the event
                     why = text.removeprefix(OURS) or str(getattr(action, "why", "") or getattr(action, "because", ""))
-                    job = int(getattr(action, "job_id", 0))
-                    self._try(partial(self.ledger.event, state, why, node=_node(action), job=job), action)
+                    self._try(partial(self.ledger.event, state, why, node=_node(action)), action)
         return done
 
     def _power_ups(self, actions: list[PowerUp], view: View) -> None:
@@ -208,7 +209,7 @@ class Applier:
             text = f"{action.because}; replacement {action.node} prepared"
             job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
             if job is not None:
-                self._try(partial(self._tell, job, text, view), action)
+                self._try(partial(self._tell, job, text, event=False), action)
 
     # --- machines -----------------------------------------------------------------------------------------------------
 
@@ -228,7 +229,7 @@ class Applier:
 
             self._try(work, group[0])
 
-    def _launch(self, actions: list[Launch], view: View, jobs_on: dict[str, list[Job]]) -> None:
+    def _launch(self, actions: list[Launch], jobs_on: dict[str, list[Job]]) -> None:
         if not actions:
             return
 
@@ -236,7 +237,7 @@ class Applier:
             for action, refusal in self.launcher.launch(actions, self.clock):
                 for job in jobs_on.get(action.node, ()):
                     text = f"{action.node} can't be made ({refusal.kind.value}): {refusal.code}: {refusal.text}"
-                    self._try(partial(self._tell, job, text, view), action)
+                    self._try(partial(self._tell, job, text), action)
 
         self._try(work, actions[0])
 
@@ -256,7 +257,7 @@ class Applier:
             self.ledger.event(what, action.why, job=action.job_id)
             job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
             if job is not None:
-                self._tell(job, f"{what}: {action.why}", view, event=False)
+                self._tell(job, f"{what}: {action.why}", event=False)
 
         self._try(work, action)
 
@@ -270,9 +271,9 @@ class Applier:
         job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
         log.warning(action.text, job=job.name_id if job else str(action.job_id))
         if job is not None:
-            self._tell(job, action.text, view)
+            self._tell(job, action.text)
 
-    def _tell(self, job: Job, text: str, view: View, *, event: bool = True) -> None:
+    def _tell(self, job: Job, text: str, *, event: bool = True) -> None:
         if event:
             self.ledger.event("told", text, job=job.job_id)
         self.client.set_comment(job.name_id, comment(job.comment, text))
@@ -289,6 +290,8 @@ class Applier:
             return True
         except SlurmUnavailable as error:
             self.once.fault("Slurm", f"does not answer, so nothing is concluded about nodes and jobs: {error}")
+        except CloudUnavailable as error:
+            self.once.fault(f"{what} at {getattr(action, 'provider', 'a cloud')}", str(error))
         except SlurmRefused as error:
             log.warning(f"{what}: Slurm refused", error=str(error), **keys)
         except Exception as error:

@@ -13,7 +13,7 @@ from slurm_plugin.errors import CloudUnavailable
 
 Answer = TypeVar("Answer")
 LIST_TIMEOUT = 10.0
-ACT_TIMEOUT = 30.0
+ACT_TIMEOUT = 15.0
 """Seconds that a pass waits for a provider's listing, and for a launch or a termination."""
 LIST_EVERY = {"local": 0.0}
 """Least seconds between two listings, by a provider's type; 5 s for the others (AWS refills 20 Describe calls a second for all)."""

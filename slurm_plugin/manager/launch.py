@@ -79,7 +79,7 @@ class Launcher:
         try:
             answers = lane.call(lambda: lane.provider.launch(requests))
         except CloudUnavailable as error:
-            self.once.fault(f"cloud {provider}", f"launching: {error}")
+            self.once.fault(f"launching at {provider}", str(error))
             return [None] * len(requests)
         except LocalCloudError as error:
             # This host can't make machines at all: the administrator's matter, not the cloud's.
@@ -87,6 +87,7 @@ class Launcher:
         except Exception as error:
             log.error("launching failed", provider=provider, error=repr(error), exc_info=True)
             return [None] * len(requests)
+        self.once.well(f"launching at {provider}")
         by_id = {answer.launch_id: answer for answer in answers if answer is not None}
         answers = [by_id.get(request.launch_id) for request in requests]
         with self.ledger.batch():

@@ -197,7 +197,7 @@ class _Dealer:
         lost = [name for name in job.nodes if name in self.doomed]
         if job.has("PENDING"):
             seen = self.view.seen.get(job.job_id)
-            return f"{', '.join(seen.nodes)} lost" if seen else "requeued"
+            return f"requeued from {', '.join(seen.nodes)}" if seen else "requeued"
         if self._preempted(job):
             return "preempted"
         node = self.nodes[lost[0]]

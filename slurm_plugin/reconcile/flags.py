@@ -27,6 +27,9 @@ from slurm_plugin.slurm.records import Node
 TOLD_BY_CLOUD = ", told by the cloud"
 """Ends the drain reasons that the manager itself sets, so that they are told from the node agent's."""
 NO_CAPACITY = f"{OURS}no capacity"
+REFUSED = f"{OURS}can't be made"
+NOTHING_TO_BUY = (NO_CAPACITY, REFUSED)
+"""A node that is down for one of these comes back when there is something to buy again."""
 SLURMS_OWN_DOWN = ("resumetimeout reached", "not responding", "node unexpectedly rebooted")
 """Reasons with which Slurm itself sets a node DOWN and after which nobody is looking into it."""
 BUSY = ("ALLOCATED", "MIXED", "COMPLETING")

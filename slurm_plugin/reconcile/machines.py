@@ -55,7 +55,7 @@ from slurm_plugin.actions import (
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState
 from slurm_plugin.placement import SHORT_WAIT, Plan, describe, plan
-from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, Phase, down, to_be_recovered
+from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, NOTHING_TO_BUY, REFUSED, Phase, down, to_be_recovered
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.records import Node
@@ -186,7 +186,7 @@ def _recover(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Act
         return
     phase, current = index.phase(node.name), index.current(node.name)
     if phase in (Phase.OFF, Phase.GOING_OFF):
-        waits = node.reason.startswith(NO_CAPACITY) and not offers.ready
+        waits = node.reason.startswith(NOTHING_TO_BUY) and not offers.ready
         if index.name_is_free(node.name) and not waits:
             yield Resume(node.name, f"was down: {node.reason.removeprefix(OURS)}")
     elif phase in (Phase.UP, Phase.COMING_UP, Phase.ASKED_UP) and not _may_come_back(view, index, node, current):
@@ -254,9 +254,10 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
     if offers.next_at is not None and offers.next_at - view.now <= SHORT_WAIT:
         return
     text = describe(offers, view.now)
+    what = NO_CAPACITY if all(choice.capacity for choice in offers.passed) else REFUSED
     for job in index.jobs_on.get(name, ()):
-        yield Report(job.job_id, f"no-capacity:{job.restart_count}", f"no capacity for {name}: {text}")
-    yield SetDown(name, f"{NO_CAPACITY}: {offers.passed[0].offering_id if offers.passed else nodeset}")
+        yield Report(job.job_id, f"nothing-to-buy:{job.restart_count}", f"{what.removeprefix(OURS)}: {name}: {text}")
+    yield SetDown(name, f"{what}: {offers.passed[0].offering_id if offers.passed else nodeset}")
 
 
 def _gang(index: Index, node: str) -> str | None:

@@ -498,7 +498,7 @@ def test_killed_at_every_single_act_of_a_launch_a_loss_and_a_notice(make: Make) 
         until(m, running(m, job), 200)
         m.world.cloud.living(m.world.slurm.job[job].record.nodes[0])[0].reclaim = m.world.clock() + 20
         until(m, lambda m=m, job=job: states(m, job) == {"COMPLETED"}, 500)  # type: ignore[misc]
-        m.run(350)
+        m.run(40)
         check_settled(m)
         assert len(m.world.cloud.machine) <= 4
         finished = m.deaths == 0

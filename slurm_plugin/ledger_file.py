@@ -1,0 +1,152 @@
+"""The ledger's file: opening it, transactions, and the events in it."""
+
+from __future__ import annotations
+
+import contextlib
+import json
+import sqlite3
+import threading
+import time
+from collections.abc import Callable, Iterator
+from pathlib import Path
+from typing import Any, TypeVar
+
+import structlog
+
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.ledger_records import SCHEMA, VERSION, Event
+
+log = structlog.get_logger(__name__)
+Mine = TypeVar("Mine", bound="LedgerFile")
+
+
+class LedgerFile:
+    """Every method is one transaction unless within ``batch``; all may raise ``sqlite3.Error``.
+
+    Times are Unix seconds by ``clock``. Safe to use from several threads.
+    """
+
+    def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
+        self._db = connection
+        self._clock = clock
+        self._lock = threading.RLock()
+        self._depth = 0
+
+    @classmethod
+    def open(cls: type[Mine], path: Path, clock: Callable[[], float] = time.time) -> Mine:
+        """For the manager. Makes the file (mode 0600); moves a damaged one aside and says so.
+
+        Raises ``ConfigError`` when the file can't be used at all, or was written by a newer version.
+        """
+        try:
+            try:
+                return cls(_connect(path), clock)
+            except sqlite3.DatabaseError as error:
+                if isinstance(error, sqlite3.OperationalError):
+                    raise
+                aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
+                log.error("the ledger is damaged: moved aside, machines are found again by their tags", path=str(aside))
+                for suffix in ("", "-wal", "-shm"):
+                    with contextlib.suppress(FileNotFoundError):
+                        Path(f"{path}{suffix}").rename(f"{aside}{suffix}")
+                ledger = cls(_connect(path), clock)
+                ledger.event("ledger", f"the ledger was damaged and begun anew; the old one is {aside}")
+                return ledger
+        except (OSError, sqlite3.Error) as error:
+            raise ConfigError(f"{path}: can't be opened: {error}; it must belong to the manager's user") from error
+
+    @classmethod
+    def open_readonly(cls: type[Mine], path: Path) -> Mine:
+        """For looking only. Raises ``ConfigError`` when there is none or it can't be read."""
+        if not path.is_file():
+            raise ConfigError(f"{path}: there is no ledger; the manager makes it when it first runs")
+        try:
+            db = sqlite3.connect(f"file:{path}?mode=ro", uri=True, isolation_level=None, check_same_thread=False)
+            _check_version(db, path)
+        except sqlite3.Error as error:
+            raise ConfigError(f"{path}: can't be read: {error}") from error
+        return cls(db)
+
+    def close(self) -> None:
+        """Close the file."""
+        self._db.close()
+
+    @contextlib.contextmanager
+    def batch(self) -> Iterator[None]:
+        """Several writes as one transaction: all or none."""
+        with self._lock:
+            if self._depth:
+                self._depth += 1
+                try:
+                    yield
+                finally:
+                    self._depth -= 1
+                return
+            self._db.execute("BEGIN IMMEDIATE")
+            self._depth = 1
+            try:
+                yield
+            except BaseException:
+                self._db.execute("ROLLBACK")
+                raise
+            else:
+                self._db.execute("COMMIT")
+            finally:
+                self._depth = 0
+
+    def _rows(self, sql: str, *values: Any) -> list[Any]:
+        with self._lock:
+            return self._db.execute(sql, values).fetchall()
+
+    def _do(self, sql: str, *values: Any) -> int:
+        with self.batch():
+            return self._db.execute(sql, values).rowcount
+
+    # --- events -------------------------------------------------------------------------------------------------------
+
+    def event(self, kind: str, text: str, *, node: str = "", job: int = 0, **detail: Any) -> None:
+        """What happened, for people."""
+        self._do(
+            "INSERT INTO events (time, kind, job, node, text, detail) VALUES (?,?,?,?,?,?)",
+            *(self._clock(), kind, job, node, text, json.dumps(detail, sort_keys=True)),
+        )
+
+    def events(self, *, job: int | None = None, node: str | None = None, limit: int = 1000) -> list[Event]:
+        """The newest ``limit`` events, oldest first, of one job or one node where given."""
+        where, values = ["1"], []
+        for column, value in (("job", job), ("node", node)):
+            if value is not None:
+                where.append(f"{column}=?")
+                values.append(value)
+        rows = self._rows(
+            f"SELECT time, kind, job, node, text, detail FROM events WHERE {' AND '.join(where)} ORDER BY id DESC LIMIT ?",  # noqa: S608
+            *values,
+            limit,
+        )
+        return [Event(r[0], r[1], r[2], r[3], r[4], json.loads(r[5])) for r in reversed(rows)]
+
+
+def _connect(path: Path) -> sqlite3.Connection:
+    path.touch(mode=0o600, exist_ok=True)
+    path.chmod(0o600)
+    db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    try:
+        db.execute("PRAGMA journal_mode=WAL")
+        db.execute("PRAGMA synchronous=FULL")
+        _check_version(db, path)
+        db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
+        if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("quick_check found damage")
+        db.execute("SELECT * FROM intents LIMIT 1")
+    except BaseException:
+        db.close()
+        raise
+    return db
+
+
+def _check_version(db: sqlite3.Connection, path: Path) -> None:
+    version = int(db.execute("PRAGMA user_version").fetchone()[0])
+    if version > VERSION:
+        raise ConfigError(
+            f"{path}: was written by a newer spotburst (ledger format {version}; this one knows {VERSION})"
+        )
