@@ -357,8 +357,17 @@ def test_state_directory_without_files_is_no_checkpoint(room: Room) -> None:
 
 def test_program_that_clears_its_state_at_the_end_has_finished_and_the_last_checkpoint_stands(room: Room) -> None:
     file = room.path / "state" / "a"
-    program = f"import os, time\nopen({str(file)!r}, 'w').write('x')\ntime.sleep(1)\nos.unlink({str(file)!r})"
-    code, _, err = room.run(program, "--state-dir", str(file.parent), "--interval", "0.3s")
+    program = f"""
+        import os, time
+        open({str(file)!r}, "w").write("x")
+        while not os.path.exists("go"):
+            time.sleep(0.01)
+        os.unlink({str(file)!r})
+    """
+    process = room.start(program, "--state-dir", str(file.parent), "--interval", "0.3s")
+    room.wait_for(room.commits)
+    (room.path / "go").touch()
+    code, _, err = room.end(process)
     assert code == 0
     assert "is empty, but the last checkpoint holds 1 files" in err
     assert room.kinds()[-1] == "end"

@@ -58,7 +58,7 @@ def picture(root: Path) -> dict[str, tuple[Any, ...]]:
 
 
 def fill(root: Path) -> None:
-    (root / "a").write_bytes(b"hello")
+    (root / "a").write_bytes(b"hello" * 100)
     (root / "empty").touch()
     (root / "deep" / "er").mkdir(parents=True)
     (root / "deep" / "er" / "b").write_bytes(os.urandom(100_000))
@@ -67,8 +67,8 @@ def fill(root: Path) -> None:
     (root / "link").symlink_to("deep/er/b")
     (root / "out").symlink_to("/etc/passwd")
     (root / "dangling").symlink_to("../../nowhere")
-    (root / os.fsdecode(b"name-\xff\xfe")).write_bytes(b"not utf-8")
-    (root / 'new\nline = "x"').write_bytes(b"odd")
+    (root / os.fsdecode(b"name-\xff\xfe")).write_bytes(b"not utf-8" * 100)
+    (root / 'new\nline = "x"').write_bytes(b"odd" * 100)
     os.utime(root / "a", ns=(1, 1_234_567_890_123_456_789))
     os.utime(root / "deep", ns=(1, 1_000_000_000_000_000_000))
 
