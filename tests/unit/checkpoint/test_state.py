@@ -318,3 +318,72 @@ def test_a_model_that_does_not_fit_is_told_so(tmp_path: Path) -> None:
         checkpoint.step()
     with pytest.raises(RestoreFailed, match=r"model: the checkpoint does not fit this program's Linear"):
         Checkpointer(model=nn.Linear(2, 4), committer=open_run(tmp_path))
+
+
+def make_optimizers() -> dict[str, Any]:
+    def weight() -> list[nn.Parameter]:
+        return [nn.Parameter(torch.randn(3, 2))]
+
+    names = ("SGD", "Adam", "AdamW", "Adagrad", "Adamax", "NAdam", "RAdam", "RMSprop", "Rprop", "LBFGS", "Adafactor")
+    made: dict[str, Any] = {name: getattr(torch.optim, name)(weight(), lr=0.1) for name in names}
+    schedulers = torch.optim.lr_scheduler
+    kinds: dict[str, Any] = {
+        "step": lambda o: schedulers.StepLR(o, 2),
+        "multi": lambda o: schedulers.MultiStepLR(o, [1, 3]),
+        "lambda": lambda o: schedulers.LambdaLR(o, lambda epoch: 0.5**epoch),
+        "cosine": lambda o: schedulers.CosineAnnealingWarmRestarts(o, 2),
+        "one cycle": lambda o: schedulers.OneCycleLR(o, 0.1, total_steps=9),
+        "cyclic": lambda o: schedulers.CyclicLR(o, 0.01, 0.1),
+        "plateau": lambda o: schedulers.ReduceLROnPlateau(o, patience=1),
+        "sequential": lambda o: schedulers.SequentialLR(o, [schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)], [2]),
+        "chained": lambda o: schedulers.ChainedScheduler([schedulers.ConstantLR(o), schedulers.ExponentialLR(o, 0.9)]),
+    }  # fmt: skip
+    for name, make in kinds.items():
+        optimizer = torch.optim.SGD(weight(), lr=0.1, momentum=0.9)
+        made[f"optimizer of {name}"], made[name] = optimizer, make(optimizer)
+    made["scaler"] = torch.amp.GradScaler("cpu", init_scale=8.0, growth_interval=2)
+    return made
+
+
+def step_all(made: dict[str, Any]) -> None:
+    for one in made.values():
+        if isinstance(one, torch.optim.Optimizer):
+            weight = one.param_groups[0]["params"][0]
+            one.zero_grad()
+            loss = made["scaler"].scale(weight.square().sum())
+            loss.backward()
+            one.step(lambda loss=loss: loss)
+        elif isinstance(one, torch.optim.lr_scheduler.ReduceLROnPlateau):
+            one.step(1.0)
+        elif not isinstance(one, torch.amp.GradScaler):
+            one.step()
+    made["scaler"].update(4.0)
+
+
+def test_all_of_torchs_optimizers_and_schedulers(tmp_path: Path) -> None:
+    """And they step on alike."""
+
+    def weights(made: dict[str, Any]) -> list[torch.Tensor]:
+        optimizers = [one for one in made.values() if isinstance(one, torch.optim.Optimizer)]
+        return [one.param_groups[0]["params"][0].detach() for one in optimizers]
+
+    first = make_optimizers()
+    names = {f"w{n}": weight for n, weight in enumerate(weights(first))}
+    with Checkpointer(
+        **{k.replace(" ", "_"): v for k, v in first.items()}, **names, committer=open_run(tmp_path)
+    ) as checkpoint:
+        for _ in range(3):
+            step_all(first)
+            checkpoint.step()
+    second = make_optimizers()
+    names = {f"w{n}": weight for n, weight in enumerate(weights(second))}
+    with Checkpointer(
+        **{k.replace(" ", "_"): v for k, v in second.items()}, **names, committer=open_run(tmp_path)
+    ) as checkpoint:
+        assert checkpoint.completed == 3
+    for _ in range(3):
+        step_all(first)
+        step_all(second)
+    assert_equal(weights(second), weights(first))
+    for name, one in first.items():
+        assert_equal(second[name].state_dict(), one.state_dict(), name)
