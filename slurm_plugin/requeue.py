@@ -116,7 +116,7 @@ def may_need_help(job: Job) -> bool:
 
 
 def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:
-    """What to do about an ended job. ``never_started``: how often it was already brought back for that."""
+    """What to do about an ended job. ``never_started``: how often it was brought back for that since its last claim."""
     if not may_need_help(job) or not runs:
         return Continue()
     if ExitCode.FENCED <= job.exit_code < ExitCode.REQUEUED:
@@ -136,8 +136,16 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
     if waiting and not mine and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL") and _short(job):
         if never_started >= MAX_NEVER_STARTED:
             return Fail("LaunchFailed", f"its attempts ended {never_started} times before the wrapper could start")
-        return Requeue("NeverStarted", "the attempt ended before it could start", counter="never-started")
+        return Requeue(
+            "NeverStarted", "the attempt ended before it could start", counter=never_started_counter(job, runs)
+        )
     return Continue()
+
+
+def never_started_counter(job: Job, runs: Sequence[RunTail]) -> str:
+    """Name of the counter of attempts in a row that never started: another one after each attempt that did."""
+    last = max((tail.restart_count for tail in runs if _by(job, tail)), default=0)
+    return f"never-started-after-{last}"
 
 
 def _by(job: Job, tail: RunTail) -> bool:

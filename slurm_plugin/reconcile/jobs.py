@@ -91,7 +91,7 @@ def _ended(view: View, job: Job) -> Iterator[Action]:
     runs = view.runs.get(job.job_id)
     if runs is None or view.now - job.end_time > view.policy.requeue_window:
         return
-    counter = view.counters.get((f"job:{job.job_id}", "never-started"))
+    counter = view.counters.get((f"job:{job.job_id}", requeue.never_started_counter(job, runs)))
     decision = requeue.decide(job, runs, view.policy.limits, never_started=counter.count if counter else 0)
     if isinstance(decision, requeue.Requeue):
         yield RequeueJob(job.job_id, job.name_id, job.restart_count, decision.text, counter=decision.counter)

@@ -20,8 +20,8 @@ from tests.cluster.training import Training, assert_no_commit_lost, assert_same,
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 KILLS = 20
-STEPS = 900
-STEP_TIME = 0.03
+STEPS = 1200
+STEP_TIME = 0.05
 
 
 def find(job: str, what: str) -> int | None:
@@ -53,8 +53,10 @@ def test_twenty_kills(make_cluster: Callable[..., LocalCluster], tmp_path: Path)
     job.until_step(1)
     killed: dict[str, int] = {"wrapper": 0, "program": 0, "manager": 0}
     while sum(killed.values()) < KILLS:
-        time.sleep(chance.uniform(0.2, 2.5))
         what = chance.choice(["wrapper", "program", "manager"])
+        # A moment in the attempt's life, not always its first: an attempt that is killed before it claims, three times over, is given up.
+        cluster.wait_for(lambda: find(job.job, "wrapper") or job.state() == "COMPLETED", 60, "an attempt")
+        time.sleep(chance.uniform(0.0, 6.0))
         if what == "manager":
             cluster.kill_manager()
             time.sleep(chance.uniform(0.0, 1.0))

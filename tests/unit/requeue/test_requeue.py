@@ -23,6 +23,7 @@ from slurm_plugin.requeue import (
     RunTail,
     decide,
     may_need_help,
+    never_started_counter,
 )
 from slurm_plugin.slurm.records import Job
 
@@ -90,6 +91,13 @@ def test_bounds_are_those_of_the_next_claim() -> None:
     assert barren.reason == "NoProgress"
     assert isinstance(decide(job(), [tail(Kind.CLAIM, committed=False, barren=0)], Limits()), Requeue)
     assert isinstance(decide(job(), [tail(barren=1)], Limits()), Requeue), "it made progress"
+
+
+def test_never_started_is_counted_anew_after_each_claim() -> None:
+    refused = job(restart_count=5)
+    names = {never_started_counter(refused, [tail(restart_count=n)]) for n in (0, 3)}
+    assert len(names) == 2
+    assert never_started_counter(refused, [tail(restart_count=3), tail(restart_count=0)]) in names
 
 
 def test_never_started_is_bounded() -> None:
