@@ -108,7 +108,9 @@ def in_transition(view: View, actions: tuple[Action, ...]) -> bool:
     """Whether anything is on its way that somebody waits for."""
     if any(not isinstance(a, RememberJob | ForgetJob) for a in actions):
         return True
-    if view.notices or view.replacements or view.silent_since or view.requests:
+    if view.notices or view.replacements or view.requests:
+        return True
+    if any(view.now - since <= view.policy.silent_down + 10 for since in view.silent_since.values()):
         return True
     if any(i.state is not IntentState.LIVE for i in view.intents):
         return True

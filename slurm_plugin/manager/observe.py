@@ -18,7 +18,7 @@ from slurm_plugin.manager.lane import LIST_TIMEOUT, Lane
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log
-from slurm_plugin.reconcile.flags import Phase, phase
+from slurm_plugin.reconcile.flags import Phase, down, phase, to_be_recovered
 from slurm_plugin.reconcile.view import Listing, Policy, View
 from slurm_plugin.requests import Request, read_requests
 from slurm_plugin.slurm.client import SlurmClient
@@ -197,7 +197,9 @@ class Observer:
                 {
                     name: (addresses.get(name) or nodes[name].address or name, nodes[name].port)
                     for name in self.policy.nodeset_of
-                    if name in nodes and phase(nodes[name]) is Phase.UP
+                    if name in nodes
+                    and phase(nodes[name]) is Phase.UP
+                    and (not down(nodes[name]) or to_be_recovered(nodes[name]))
                 }
             )
         suspect = self.reach.own_network_suspect()

@@ -1,4 +1,7 @@
-"""Whether each node's slurmd can be reached: a TCP connection, tried in a thread of its own.
+"""Whether each node can be reached: a TCP connection, tried in a thread of its own.
+
+Tried at a port where nothing listens: a refusal is an answer, and slurmd, which writes two lines of errors for every connection that says
+nothing, is left in peace. Where a firewall swallows that, slurmd's own port is tried, and from then on only that.
 
 Counted from the first failed try of an unbroken series, so a manager that was restarted (or stopped for a while) begins anew: it can't know
 whether the node was reachable in between, and setting down a healthy node costs more than noticing a dead one some seconds later.
@@ -7,7 +10,6 @@ whether the node was reachable in between, and setting down a healthy node costs
 from __future__ import annotations
 
 import asyncio
-import contextlib
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -15,6 +17,8 @@ from dataclasses import dataclass
 
 from slurm_plugin.manager.say import log
 
+QUIET_PORT = 9
+"""``discard`` of RFC 863, which no node serves."""
 AT_ONCE = 500
 """Connections tried at the same time."""
 
@@ -38,6 +42,8 @@ class Reach:
         self._lock = threading.Lock()
         self._targets: dict[str, tuple[str, int]] = {}
         self._contacts: dict[str, _Contact] = {}
+        self._filtered: set[str] = set()
+        """Nodes at whose quiet port nothing ever answers."""
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reach", daemon=True)
 
@@ -54,6 +60,7 @@ class Reach:
         with self._lock:
             for name in [n for n in self._contacts if targets.get(n) != self._targets.get(n)]:
                 del self._contacts[name]
+                self._filtered.discard(name)
             self._targets = dict(targets)
 
     def silent_since(self) -> dict[str, float]:
@@ -84,11 +91,11 @@ class Reach:
     async def _try(self, gate: asyncio.Semaphore, name: str, address: str, port: int) -> None:
         async with gate:
             tried, at = time.monotonic(), time.time()
-            answered = False
-            with contextlib.suppress(OSError, asyncio.TimeoutError):
-                _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), self.timeout)
-                answered = True
-                writer.close()
+            answered = name not in self._filtered and await self._answers(address, QUIET_PORT)
+            if not answered:
+                answered = await self._answers(address, port)
+                if answered:
+                    self._filtered.add(name)
         with self._lock:
             if self._targets.get(name) != (address, port):
                 return
@@ -101,3 +108,13 @@ class Reach:
             changed = (before is None or before.failing_since is None) != (since is None)
         if changed:
             self._wake()
+
+    async def _answers(self, address: str, port: int) -> bool:
+        try:
+            _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), self.timeout)
+        except ConnectionRefusedError:
+            return True
+        except (OSError, asyncio.TimeoutError):
+            return False
+        writer.close()
+        return True

@@ -301,3 +301,20 @@ def test_bad_settings_are_one_clear_message(tmp_path: Path, changes: dict[str, A
     assert manager.returncode == 2
     assert message in said
     assert "Traceback" not in said
+
+
+def test_busy_while_somebody_waits_and_calm_otherwise() -> None:
+    from dataclasses import replace
+
+    from slurm_plugin.manager.loop import in_transition
+    from tests.unit.reconcile.views import intent, machine, node, waiting
+
+    i = intent("n1")
+    calm = view([node("n1", "ALLOCATED"), node("n2", "DOWN", "Ann")], [job(1, nodes=("n1",))], [i], [machine(i)])
+    assert not in_transition(calm, ())
+    assert in_transition(calm, (SetDown("n1", "spotburst: x"),))
+    assert in_transition(replace(calm, silent_since={"n1": NOW - 30}), ())
+    assert not in_transition(replace(calm, silent_since={"n2": NOW - 3600}), ()), "not for ever"
+    assert in_transition(replace(calm, jobs=(waiting(),)), ())
+    assert in_transition(view([node("n1", "IDLE POWERING_UP")]), ())
+    assert not in_transition(view(known_nodes=None, known_jobs=None, cloud=False), ())
