@@ -1,14 +1,53 @@
-"""Reaching nodes: real sockets."""
+"""Reaching nodes: real connections to addresses of this host that are there, or lead nowhere."""
 
 from __future__ import annotations
 
+import os
 import socket
+import subprocess
 import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from slurm_plugin.manager.reach import Reach, _Contact
+
+
+class Host:
+    """An address that answers as a machine without listeners does, or that swallows everything."""
+
+    def __init__(self, address: str) -> None:
+        self.address = address
+        self.target = (address, 6818)
+        self.undo: list[str] = []
+
+    def up(self) -> None:
+        self.end()
+        self._ip("address", "add", f"{self.address}/32", "dev", "lo")
+        self.undo = ["address", "del", f"{self.address}/32", "dev", "lo"]
+
+    def down(self) -> None:
+        self.end()
+        self._ip("route", "add", "blackhole", f"{self.address}/32")
+        self.undo = ["route", "del", "blackhole", f"{self.address}/32"]
+
+    def end(self) -> None:
+        if self.undo:
+            self._ip(*self.undo)
+        self.undo = []
+
+    def _ip(self, *words: str) -> None:
+        subprocess.run(["ip", *words], check=True)
+
+
+@pytest.fixture
+def hosts() -> Iterator[list[Host]]:
+    if os.geteuid() != 0:
+        pytest.skip("needs root, to make addresses that answer and addresses that do not")
+    made = [Host(f"10.75.{os.getpid() % 256}.{n}") for n in (1, 2)]
+    yield made
+    for host in made:
+        host.end()
 
 
 @pytest.fixture
@@ -19,14 +58,6 @@ def reach() -> Iterator[Reach]:
     made.stop()
 
 
-def listen(port: int = 0) -> socket.socket:
-    server = socket.socket()
-    server.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
-    server.bind(("127.0.0.1", port))
-    server.listen()
-    return server
-
-
 def until(true: Callable[[], bool]) -> None:
     for _ in range(400):
         if true():
@@ -35,47 +66,80 @@ def until(true: Callable[[], bool]) -> None:
     raise AssertionError("not within 8 s")
 
 
-def test_a_node_falls_silent_when_its_port_closes_and_answers_again(reach: Reach) -> None:
-    server = listen()
-    port = server.getsockname()[1]
-    reach.watch({"n1": ("127.0.0.1", port)})
+def test_a_node_falls_silent_and_answers_again(reach: Reach, hosts: list[Host]) -> None:
+    node = hosts[0]
+    node.up()
+    reach.watch({"n1": node.target})
     until(lambda: "n1" in reach._contacts)
-    assert reach.silent_since() == {}
-    server.close()
+    assert reach.silent_since() == {}, "a refusal is an answer"
+    node.down()
     until(lambda: "n1" in reach.silent_since())
     since = reach.silent_since()["n1"]
     assert abs(since - time.time()) < 5
     time.sleep(0.3)
     assert reach.silent_since() == {"n1": since}, "counted from the first failure"
-    server = listen(port)
+    node.up()
     until(lambda: reach.silent_since() == {})
-    server.close()
 
 
-def test_a_node_that_can_never_be_reached_and_one_without_an_address(reach: Reach) -> None:
-    reach.watch({"n1": ("127.0.0.1", 1), "n2": ("no-such-host.invalid", 6818)})
+def test_a_listening_slurmd_is_not_connected_to(reach: Reach) -> None:
+    """It would write two lines of errors to its log each time."""
+    with socket.create_server(("127.0.0.1", 0)) as slurmd:
+        slurmd.settimeout(0.5)
+        reach.watch({"n1": slurmd.getsockname()})
+        until(lambda: "n1" in reach._contacts)
+        with pytest.raises(TimeoutError):
+            slurmd.accept()
+        assert reach.silent_since() == {}
+
+
+def test_where_the_quiet_port_is_filtered_slurmd_is_asked(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+    with (
+        socket.create_server(("127.0.0.1", 0), backlog=0) as filtered,
+        socket.create_server(("127.0.0.1", 0)) as slurmd,
+    ):
+        # A full queue swallows what comes, as a firewall does.
+        waiting = [socket.socket() for _ in range(3)]
+        for client in waiting:
+            client.setblocking(False)
+            client.connect_ex(filtered.getsockname())
+        monkeypatch.setattr("slurm_plugin.manager.reach.QUIET_PORT", filtered.getsockname()[1])
+        slurmd.settimeout(5)
+        reach.watch({"n1": slurmd.getsockname()})
+        for _ in range(2):
+            slurmd.accept()[0].close()
+        assert reach.silent_since() == {}
+        for client in waiting:
+            client.close()
+
+
+def test_nodes_that_can_never_be_reached(reach: Reach, hosts: list[Host]) -> None:
+    hosts[0].down()
+    reach.watch({"n1": hosts[0].target, "n2": ("no-such-host.invalid", 6818)})
     until(lambda: set(reach.silent_since()) == {"n1", "n2"})
     assert reach.own_network_suspect()
-    reach.watch({"n1": ("127.0.0.1", 1)})
+    reach.watch({"n1": hosts[0].target})
     assert set(reach.silent_since()) == {"n1"}
     assert not reach.own_network_suspect(), "one node alone tells nothing"
     reach.watch({})
     assert reach.silent_since() == {}
 
 
-def test_one_node_that_answers_clears_the_suspicion(reach: Reach) -> None:
-    server = listen()
-    reach.watch({"n1": ("127.0.0.1", 1), "n2": server.getsockname()})
+def test_one_node_that_answers_clears_the_suspicion(reach: Reach, hosts: list[Host]) -> None:
+    hosts[0].down()
+    hosts[1].up()
+    reach.watch({"n1": hosts[0].target, "n2": hosts[1].target})
     until(lambda: len(reach._contacts) == 2)
     assert not reach.own_network_suspect()
-    server.close()
 
 
-def test_a_new_address_or_a_break_begins_the_count_anew(reach: Reach) -> None:
-    reach.watch({"n1": ("127.0.0.1", 1)})
+def test_a_new_address_or_a_break_begins_the_count_anew(reach: Reach, hosts: list[Host]) -> None:
+    hosts[0].down()
+    hosts[1].down()
+    reach.watch({"n1": hosts[0].target})
     until(lambda: "n1" in reach.silent_since())
     first = reach.silent_since()["n1"]
-    reach.watch({"n1": ("127.0.0.1", 2)})
+    reach.watch({"n1": hosts[1].target})
     until(lambda: reach.silent_since().get("n1", first) > first)
     second = reach.silent_since()["n1"]
     with reach._lock:  # as if this process had been stopped for a minute
@@ -83,11 +147,12 @@ def test_a_new_address_or_a_break_begins_the_count_anew(reach: Reach) -> None:
     until(lambda: reach.silent_since()["n1"] > second)
 
 
-def test_a_change_wakes_the_loop() -> None:
+def test_a_change_wakes_the_loop(hosts: list[Host]) -> None:
+    hosts[0].down()
     woken: list[None] = []
     reach = Reach(0.05, timeout=0.5, wake=lambda: woken.append(None))
     reach.start()
-    reach.watch({"n1": ("127.0.0.1", 1)})
+    reach.watch({"n1": hosts[0].target})
     until(lambda: len(woken) == 1)
     time.sleep(0.3)
     assert len(woken) == 1
