@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import random
+from collections import deque
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -117,7 +118,7 @@ def assert_equal(one: Any, other: Any, path: str = "") -> None:
         assert list(one) == list(other), path
         for key in one:
             assert_equal(one[key], other[key], f"{path}.{key}")
-    elif isinstance(one, (list, tuple)):
+    elif isinstance(one, (list, tuple, deque)):
         assert len(one) == len(other), path
         for index, (a, b) in enumerate(zip(one, other, strict=True)):
             assert_equal(a, b, f"{path}[{index}]")
