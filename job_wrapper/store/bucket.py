@@ -235,6 +235,15 @@ _REFUSED_CODES = {
     "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed", "InvalidAccessKeyId", "InvalidBucketName",
     "NoSuchBucket", "PermanentRedirect", "SignatureDoesNotMatch",
 }  # fmt: skip
+_CAUSES = (
+    "Connection refused",
+    "dns error",
+    "timed out",
+    "Connection reset",
+    "No route to host",
+    "Network is unreachable",
+    "certificate",
+)
 _PASSING_CODES = {"ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired"}
 
 
@@ -250,6 +259,9 @@ def translated(error: Exception, where: str, *, writing: bool = False) -> StoreE
             f"{where}: no credentials for it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role "
             f"({first[:200]})"
         )
+    if "error sending request" in first:
+        cause = next((c for c in _CAUSES if c.lower() in text.lower()), "no answer")
+        return StoreError(f"{where}: the server can't be reached ({cause})")
     if code in _PASSING_CODES:
         return StoreError(f"{where}: {brief}")
     if code == "NoSuchBucket" or (writing and isinstance(error, FileNotFoundError)):

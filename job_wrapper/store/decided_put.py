@@ -6,8 +6,9 @@ import random
 import time
 from collections.abc import Callable
 from dataclasses import dataclass
+from typing import TypeVar
 
-from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused
+from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.io_types import ObjectStore, Put
 
 
@@ -20,6 +21,25 @@ class Patience:
     longest: float = 5.0
     now: Callable[[], float] = time.monotonic
     sleep: Callable[[float], None] = time.sleep
+
+
+_T = TypeVar("_T")
+
+
+def patiently(act: Callable[[], _T], patience: Patience) -> _T:
+    """``act()``, tried again while the store can't be reached. What trying again won't help (refused, damaged, missing) is raised at once."""
+    deadline = patience.now() + patience.seconds
+    wait = patience.first
+    while True:
+        try:
+            return act()
+        except (StoreRefused, Damaged, ObjectMissing):
+            raise
+        except StoreError:
+            if patience.now() >= deadline:
+                raise
+        patience.sleep(wait * (0.5 + random.random()))  # noqa: S311
+        wait = min(wait * 2, patience.longest)
 
 
 def decided_put(store: ObjectStore, key: str, data: bytes, patience: Patience) -> bytes | None:

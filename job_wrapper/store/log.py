@@ -3,15 +3,16 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 from typing import Any
 
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.codec import decode_entry, encode_entry, seal, unseal
-from job_wrapper.store.decided_put import Patience, decided_put
+from job_wrapper.store.decided_put import Patience, decided_put, patiently
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Summary, Writer
 
 MAX_CONFLICTS = 1000
@@ -73,6 +74,9 @@ class RunLog:
                 raise Damaged(
                     f"{self._where(seq)}: this log entry is missing, though a later one is there; entries are never deleted"
                 )
+        return self._read_many(seqs)
+
+    def _read_many(self, seqs: Sequence[int]) -> list[Entry]:
         if len(seqs) < 8:
             return [self.read(seq) for seq in seqs]
         from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
@@ -92,17 +96,17 @@ class RunLog:
         """Become the run's holder under a new epoch.
 
         ``alive(job_id)`` tells whether Slurm still shows that job; it is asked only about another job that holds the run.
-        ``keep`` is how many commits later summaries name, ``body`` goes into the claim's entry. Raises ``RunFinished``, ``RunHeld``, and the store's errors;
-        after ``StoreError`` the same process may call again.
+        ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Raises ``RunFinished``,
+        ``RunHeld``, and the store's errors; after ``StoreError`` the same process may call again.
         """
-        self._point(writer)
-        last = self.tail()
+        patiently(partial(self._point, writer), self._patience)
+        last = patiently(self.tail, self._patience)
+        history: list[Entry] = []
         for _ in range(MAX_CONFLICTS):
             if last is not None:
-                mine = self._already_ours(last, writer)
-                if mine:
+                if self._already_ours(last, writer):
                     return Claim(self.store, self.run, last, keep=keep, clock=self._clock, patience=self._patience)
-                self._refuse(last, writer, alive)
+                self._refuse(last, writer, alive, history)
             entry = Entry(
                 seq=last.seq + 1 if last else 0,
                 kind=Kind.CLAIM,
@@ -136,15 +140,17 @@ class RunLog:
         """Whether the newest entry is a claim that this very process made without learning of it (a put that landed late)."""
         return last.kind is Kind.CLAIM and last.writer == writer
 
-    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool]) -> None:
+    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool], history: list[Entry]) -> None:
+        """Raise if ``writer`` may not claim after ``last``. ``history``: entries read by earlier calls, to which this adds."""
         where = f"{self.store.uri}/{self.run}"
         if last.summary.ended == 0:
             raise RunFinished(last, where)
         held = refusal(last, writer)
         if held is None and last.writer.job_id != writer.job_id:
             # The newest entry does not tell what this job did before another one took over: read on. Rare, and only once a claim.
-            for entry in self.entries():
-                if entry.seq < last.seq and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
+            history += self._read_many(range(len(history), last.seq))
+            for entry in history:
+                if entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
                     held = held or refusal(entry, writer)
             if held is None and last.kind is not Kind.END and alive(last.writer.job_id):
                 held = (

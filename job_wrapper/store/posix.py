@@ -181,7 +181,10 @@ class PosixStore:
                 folder = os.path.dirname(folder)
 
     def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> builtins.list[str]:
-        """Remove what interrupted writes under ``prefix`` (a folder, with ``/``) left ``older_than`` seconds ago or earlier."""
+        """Remove what interrupted writes under ``prefix`` (a folder, with ``/``) left ``older_than`` seconds ago or earlier.
+
+        Folders that are empty then go too. Returns the names of the removed files.
+        """
         removed = []
         pending = [prefix.rstrip("/")]
         while pending:
@@ -193,6 +196,8 @@ class PosixStore:
                     elif MARK in entry.name and entry.stat().st_mtime <= time.time() - older_than:
                         os.unlink(entry.path)
                         removed.append(f"{folder}/{entry.name}")
+            with contextlib.suppress(OSError):
+                os.rmdir(f"{self._root}/{folder}")  # fails, as it should, where there is anything left
         return removed
 
 

@@ -75,7 +75,7 @@ def open_s3(uri: str, endpoint_url: str = "", environ: Mapping[str, str] = os.en
             raise StoreRefused(f"checkpoint URI {uri!r}: {str(error).splitlines()[0]}") from error
 
     name = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-    return BucketStore(name, prefix, client(5, "120s"), client(0, "15s"))
+    return BucketStore(name, prefix, client(8, "120s"), client(0, "15s"))
 
 
 def _settings(uri: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], Callable[[], Any] | None]:

@@ -20,21 +20,27 @@ class Model:
     commits: list[CommitRef] = field(default_factory=list)
     failed: dict[int, int] = field(default_factory=dict)
     ended: int | None = None
+    closed: bool = False
+    newest: dict[str, tuple[int, int]] = field(default_factory=dict)
+    """Restart count and step of every job's newest claim."""
 
     def step(self, entry: Entry) -> None:
         assert self.ended is None or entry.kind is Kind.CLAIM, "something follows an end that is not a claim"
         if entry.kind is Kind.CLAIM:
             assert self.ended != 0, "a run that had ended successfully was claimed"
             assert entry.epoch == self.epoch + 1
+            self._check_claimant(entry)
             same = entry.writer.job_id == self.job
             self.recoveries = self.recoveries + 1 if same else 0
             self.barren = self.barren + 1 if same and not self.progressed else 0
             self.epoch, self.job, self.progressed, self.ended = entry.epoch, entry.writer.job_id, False, None
+            self.closed = False
             return
         # The whole point: nothing of an older epoch follows a newer claim.
         assert entry.epoch == self.epoch, (
             f"entry {entry.seq} of epoch {entry.epoch} follows the claim of epoch {self.epoch}"
         )
+        self.closed = entry.kind in (Kind.INTERRUPTED, Kind.SUSPENDED, Kind.END)
         if entry.kind is Kind.COMMIT:
             self.progressed = True
             self.commits = [c for c in self.commits if not self.failed.get(c.seq)]
@@ -48,12 +54,20 @@ class Model:
         elif entry.kind is Kind.END:
             self.ended = entry.body["exit_code"]
 
+    def _check_claimant(self, entry: Entry) -> None:
+        by = entry.writer
+        if by.job_id in self.newest:
+            restart, step = self.newest[by.job_id]
+            later_step = by.restart_count == restart and by.step_id > step and self.closed and self.job == by.job_id
+            assert by.restart_count > restart or later_step, "an attempt claimed that is not newer than one before it"
+        self.newest[by.job_id] = (by.restart_count, by.step_id)
+
     def summary(self) -> Summary:
         return Summary(self.epoch, self.recoveries, self.barren, tuple(self.commits), self.failed, self.ended, None)
 
 
 def check_log(entries: list[Entry], acknowledged: list[Entry], keep: int = 3) -> None:
-    """``entries``: the whole log. ``acknowledged``: every entry that a writer was told it had written."""
+    """``entries``: the whole log, its commits each of another step. ``acknowledged``: all that writers were told they had written."""
     model = Model(keep)
     holders: dict[int, str] = {}
     for seq, entry in enumerate(entries):
@@ -61,5 +75,7 @@ def check_log(entries: list[Entry], acknowledged: list[Entry], keep: int = 3) ->
         model.step(entry)
         assert entry.summary == model.summary()
         assert holders.setdefault(entry.epoch, entry.writer.nonce) == entry.writer.nonce, "two holders of one epoch"
+    steps = [e.summary.commits[-1].step for e in entries if e.kind is Kind.COMMIT]
+    assert len(steps) == len(set(steps)), "one commit stands in the log twice"
     for entry in acknowledged:
         assert entries[entry.seq] == entry, f"acknowledged entry {entry.seq} was lost"

@@ -142,7 +142,7 @@ class Attempt:
         self.machine, self.writer = machine, writer
         self.store = SteppedStore(machine)
         now = iter(range(1 << 30))
-        patience = Patience(seconds=6, first=0.0, now=lambda: float(next(now)), sleep=lambda _: None)
+        patience = Patience(seconds=2, first=0.0, now=lambda: float(next(now)), sleep=lambda _: None)
         self.log = RunLog(self.store, RUN, clock=lambda: 1.0, patience=patience)
         self.claim: Claim | None = None
         self.steps: Steps | None = None
@@ -159,10 +159,12 @@ class Attempt:
             except Fenced:
                 self.fenced = True
                 assert self.claim is not None
-                newest = max(e.epoch for e in self.machine.entries())
-                assert newest > self.claim.epoch, "fenced, but by no one"
+                epoch = max(e.epoch for e in self.machine.entries())
+                assert epoch > self.claim.epoch, "fenced, but by no one"
             except (RunHeld, RunFinished):
                 self.crashed = True
+                newest = self.machine.entries()[-1]
+                assert newest.kind is not Kind.CLAIM or newest.writer != self.writer, "refused by its own claim"
             except StoreError:
                 pass
             except Crash:
