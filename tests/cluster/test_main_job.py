@@ -3,9 +3,7 @@
 from __future__ import annotations
 
 import os
-import subprocess
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -15,6 +13,7 @@ from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
+from tests.fixtures.addresses import host_address
 from tests.fixtures.seaweedfs import seaweedfs
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -34,17 +33,6 @@ def settings(**wanted: object) -> dict[str, object]:
 def reference(tmp_path_factory: pytest.TempPathFactory) -> Path:
     """The same training, never touched."""
     return undisturbed(tmp_path_factory.mktemp("undisturbed"), STEPS)
-
-
-@contextmanager
-def host_address(address: str) -> Iterator[str]:
-    """One more address of this host, which the machines of any cluster reach through their gateway."""
-    command = ["ip", "address", "{}", f"{address}/32", "dev", "lo"]
-    subprocess.run([c.format("add") for c in command], check=False, stderr=subprocess.DEVNULL)
-    try:
-        yield address
-    finally:
-        subprocess.run([c.format("del") for c in command], check=True)
 
 
 def live_machines(cluster: LocalCluster) -> list[str]:
