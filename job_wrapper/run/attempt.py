@@ -177,9 +177,14 @@ class Attempt:
             raise
 
     def _refuse_other_command(self, last: Entry | None, job_id: str, digest: str) -> None:
+        """Two programs under one name would take each other's checkpoints. Raises ``UsageError``.
+
+        An unfinished run's next attempt may have another command: scripts put their first node's address or the restart count into it.
+        """
         if last is None or last.summary.command_digest in (None, digest):
             return
-        if last.writer.job_id == job_id or last.summary.ended == 0:
+        this_attempt = (last.writer.job_id, last.writer.restart_count) == (job_id, self.identity.restart_count)
+        if this_attempt or last.summary.ended == 0:
             what = "has finished with" if last.summary.ended == 0 else "belongs to"
             raise UsageError(
                 f"{self.run} {what} another command than this one: give this program a --name of its own, such as --name second"

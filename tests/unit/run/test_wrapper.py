@@ -88,6 +88,13 @@ def test_another_command_of_the_same_job_needs_a_name(room: Room) -> None:
     assert (code, out) == (0, "second\n")
 
 
+def test_next_attempt_of_an_unfinished_run_may_have_another_command(room: Room) -> None:
+    room.run(["sh", "-c", "kill -KILL $$", "node-1"])  # such as the address of the job's first node
+    code, _, err = room.run(["sh", "-c", "exit 0", "node-2"], restarts="1")
+    assert code == 0, err
+    assert room.kinds().count("claim") == 2
+
+
 @pytest.mark.parametrize(("requeue", "batch", "hint"), [(0, 1, "#SBATCH --requeue"), (1, 0, "sbatch")])
 def test_job_that_cannot_be_requeued_is_told_before_any_work(room: Room, requeue: int, batch: int, hint: str) -> None:
     room.view(requeue=requeue, batch=batch)
