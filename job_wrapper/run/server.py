@@ -10,6 +10,7 @@ from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
 
+from job_wrapper.errors import UsageError
 from job_wrapper.protocol import MAX_LINE, decode, encode
 
 MAX_CLIENTS = 256
@@ -19,12 +20,14 @@ _MAX_UNSENT = 4 << 20
 
 
 def socket_path(environ: Mapping[str, str] = os.environ) -> str:
-    """Where a wrapper's socket will be: in a folder of its own under TMPDIR, or under /tmp where that name would be too long.
+    """Where a wrapper's socket will be: in a folder of its own under TMPDIR, or under /tmp where that can't be used.
 
-    A socket's path has room for 107 bytes only.
+    A socket's path has room for 107 bytes only. Job scripts set TMPDIR to folders that are not on every node.
     """
-    base = environ.get("TMPDIR", "/tmp")  # noqa: S108
-    return str(Path(base if len(base) < 60 else "/tmp") / f"spotburst-{os.urandom(8).hex()}" / "events")  # noqa: S108
+    base = environ.get("TMPDIR", "")
+    if not base.startswith("/") or len(base) >= 60 or not os.access(base, os.W_OK | os.X_OK):
+        base = "/tmp"  # noqa: S108
+    return str(Path(base) / f"spotburst-{os.urandom(8).hex()}" / "events")
 
 
 class _Connection:
@@ -39,15 +42,22 @@ class _Connection:
 
 
 class Server:
-    """Listens in a folder that only its user can enter. ``ready`` and ``messages`` are called by the loop."""
+    """Listens in a folder that only its user can enter. ``handle`` and ``drain`` are called by the loop."""
 
     def __init__(self, selector: selectors.BaseSelector, path: str) -> None:
+        """Raises ``UsageError`` where the socket can't be made."""
         self._selector = selector
         self.path = path
         self._folder = Path(path).parent
-        self._folder.mkdir(mode=0o700)
         self._listener = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK)
-        self._listener.bind(self.path)
+        try:
+            self._folder.mkdir(mode=0o700)
+            self._listener.bind(self.path)
+        except OSError as error:
+            self._listener.close()
+            raise UsageError(
+                f"{self.path}: can't be made: {error.strerror}; set TMPDIR to a folder that can be written"
+            ) from error
         self._listener.listen(_BACKLOG)
         self._connections: dict[int, _Connection] = {}
         self._next = 1

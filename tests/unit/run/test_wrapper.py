@@ -95,6 +95,20 @@ def test_next_attempt_of_an_unfinished_run_may_have_another_command(room: Room) 
     assert room.kinds().count("claim") == 2
 
 
+@pytest.mark.parametrize("folder", ["", "no/absolute/path", "/not/there"])
+def test_tmpdir_that_cannot_be_used(room: Room, folder: str) -> None:
+    code, out, err = room.run("import os; print(os.environ['SPOTBURST_SOCKET'])", TMPDIR=folder)
+    assert code == 0, err
+    assert out.startswith("/tmp/spotburst-")
+
+
+def test_no_place_for_the_socket_is_said_before_any_work(room: Room) -> None:
+    code, out, err = room.run(["echo", "ran"], TMPDIR="/proc")
+    assert (code, out) == (ExitCode.USAGE, "")
+    assert "TMPDIR" in err
+    assert "Traceback" not in err
+
+
 @pytest.mark.parametrize(("requeue", "batch", "hint"), [(0, 1, "#SBATCH --requeue"), (1, 0, "sbatch")])
 def test_job_that_cannot_be_requeued_is_told_before_any_work(room: Room, requeue: int, batch: int, hint: str) -> None:
     room.view(requeue=requeue, batch=batch)
