@@ -128,7 +128,8 @@ def judge_signal(view: JobView, rules: Rules) -> tuple[Verdict, str, float | Non
         return Verdict.GO_ON, "signal", None
     if view.coming_back:
         return Verdict.LEAVE, "requeued", None
-    return Verdict.LEAVE, view.state.lower(), None
+    # While it is taken down squeue shows no more than that, be it scancel, the time limit or anything else; a requeue shows by its count.
+    return Verdict.LEAVE, "the job was ended" if view.state == "COMPLETING" else view.state.lower(), None
 
 
 def ended_code(view: JobView, rules: Rules, number: int | None) -> int:

@@ -73,7 +73,7 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
     if entry.kind is Kind.RESTORE_FAILED:
         yield entry.time, f"the checkpoint of entry {body.get('entry')} could not be restored: {body.get('error', '')}"
     if entry.kind is Kind.INTERRUPTED:
-        yield entry.time, f"attempt {entry.epoch} ends, to be brought back: {body.get('reason', '')}"
+        yield entry.time, f"attempt {entry.epoch} is interrupted: {body.get('reason', '')}"
     if entry.kind is Kind.SUSPENDED:
         yield entry.time, f"attempt {entry.epoch} ends: the run is suspended"
     if entry.kind is Kind.END:

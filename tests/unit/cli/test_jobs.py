@@ -96,7 +96,7 @@ def test_describe_tells_the_story_in_order(site: Site, spotburst: Spotburst) -> 
         "commit at step 30, the last of 3",
         "notice: aws reclaim, 2 min ahead",
         "urgent commit at step 35",
-        "attempt 1 ends, to be brought back: aws reclaim",
+        "attempt 1 is interrupted: aws reclaim",
         "attempt 2 starts on spot-2",
         "the program goes on from step 35",
         "attempt 2 was lost",

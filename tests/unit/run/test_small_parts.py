@@ -14,6 +14,7 @@ from job_wrapper.run.identity import BATCH_STEP, identify
 from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
 from job_wrapper.run.options import parse_duration, parse_options, parse_size
+from job_wrapper.run.rules import Rules, Verdict, judge_signal
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
 
@@ -132,6 +133,20 @@ def test_view_of_a_job() -> None:
 @pytest.mark.parametrize(
     "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;"]
 )
+@pytest.mark.parametrize(
+    "view, verdict, reason",
+    [
+        (JobView("COMPLETING"), Verdict.LEAVE, "the job was ended"),  # scancel, the time limit: squeue tells no more
+        (JobView("CANCELLED"), Verdict.LEAVE, "cancelled"),
+        (JobView("COMPLETING", restart_count=1), Verdict.LEAVE, "requeued"),
+        (JobView("RUNNING", start_time=5.0, preempt_time=7.0, end_time=9.0), Verdict.REQUEUE, "preempted"),
+        (JobView("RUNNING", start_time=5.0, preempt_time=3.0), Verdict.GO_ON, "signal"),
+    ],
+)
+def test_what_a_signal_meant(view: JobView, verdict: Verdict, reason: str) -> None:
+    assert judge_signal(view, Rules())[:2] == (verdict, reason)
+
+
 def test_no_view(line: str) -> None:
     with pytest.raises(ValueError):
         parse_view(line)
