@@ -131,9 +131,6 @@ def test_view_of_a_job() -> None:
 
 
 @pytest.mark.parametrize(
-    "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;"]
-)
-@pytest.mark.parametrize(
     "view, verdict, reason",
     [
         (JobView("COMPLETING"), Verdict.LEAVE, "the job was ended"),  # scancel, the time limit: squeue tells no more
@@ -147,6 +144,9 @@ def test_what_a_signal_meant(view: JobView, verdict: Verdict, reason: str) -> No
     assert judge_signal(view, Rules())[:2] == (verdict, reason)
 
 
+@pytest.mark.parametrize(
+    "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;"]
+)
 def test_no_view(line: str) -> None:
     with pytest.raises(ValueError):
         parse_view(line)
