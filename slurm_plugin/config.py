@@ -22,6 +22,7 @@ from pydantic import (
     model_validator,
 )
 
+from job_wrapper.store.open import SCHEMES
 from slurm_plugin.cloud.provider import Market, Offering
 from slurm_plugin.config_faults import explain, read_yaml
 from slurm_plugin.errors import ConfigError
@@ -42,6 +43,8 @@ def parse_duration(value: Any) -> Any:
 
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
 """Seconds; in the file ``30s``, ``10m``, ``1h``, ``1d`` or a number."""
+Period = Annotated[Duration, Field(gt=0)]
+"""The same for what is done again and again: never without a pause."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=63)]
 
@@ -67,26 +70,23 @@ class Checkpoints(Model):
     uri: str
     endpoint_url: str | None = None
     """For an S3 server that is not AWS. Credentials come from the environment of the job or the machine's role."""
-    interval: Duration = 600.0
+    interval: Period = 600.0
     keep: Annotated[int, Field(ge=1)] = 3
 
     @field_validator("uri")
     @classmethod
     def _scheme(cls, value: str) -> str:
-        scheme = value.split("://", 1)[0] if "://" in value else ""
-        if scheme not in ("file", "s3", "gs", "az"):
-            raise ValueError(
-                f"{value!r} has no known scheme: use file:///shared/dir, s3://bucket/prefix, gs:// or az://"
-            )
+        if not value.startswith(SCHEMES):
+            raise ValueError(f"{value!r} has no known scheme: use file:///shared/dir or s3://bucket/prefix")
         return value.rstrip("/")
 
 
 class Manager(Model):
     """The loop on the controller."""
 
-    interval: Duration = 2.0
+    interval: Period = 2.0
     """Between passes when nothing is going on."""
-    busy_interval: Duration = 0.25
+    busy_interval: Period = 0.25
     """Between passes while a node boots or a job is being brought back."""
     silent_prepare: Duration = 20.0
     """A node that can't be reached this long gets a replacement prepared."""

@@ -133,6 +133,21 @@ def test_a_wrong_duration(tmp_path: Path, place: tuple[str, str], unit: Any) -> 
     assert f": {'.'.join(place)}: " in text
 
 
+@pytest.mark.parametrize("none", [0, "0s"])
+@pytest.mark.parametrize("place", [("checkpoints", "interval"), ("manager", "interval"), ("manager", "busy_interval")])
+def test_what_is_done_again_and_again_needs_a_pause(tmp_path: Path, place: tuple[str, str], none: Any) -> None:
+    text = faults(tmp_path, changed(lambda d: d[place[0]].update({place[1]: none})))
+    assert f": {'.'.join(place)}: " in text
+    assert "greater than 0" in text
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/p", "az://container/p", "/shared/dir", "s3:/bucket", ""])
+def test_a_store_that_no_job_could_open(tmp_path: Path, uri: str) -> None:
+    text = faults(tmp_path, changed(lambda d: d["checkpoints"].update(uri=uri)))
+    assert ": checkpoints.uri: " in text
+    assert "use file:///shared/dir or s3://bucket/prefix" in text
+
+
 def test_a_wrong_unit_says_which_there_are(tmp_path: Path) -> None:
     text = faults(tmp_path, changed(lambda d: d["partitions"][0].update(grace_time="30x")))
     assert "partitions.0.grace_time: '30x' is not a duration: write a number with s, m, h or d" in text
