@@ -229,6 +229,7 @@ def test_describe_shows_what_the_manager_decided(site: Site, spotburst: Spotburs
     said = spotburst("describe", "123")
     assert "another job" not in said.out
     places = [
-        said.out.index(w) for w in ("urgent commit at step 35", "manager: spot-2 is made ready", "attempt 1 ends")
+        said.out.index(w)
+        for w in ("urgent commit at step 35", "manager: spot-2 is made ready", "attempt 1 is interrupted")
     ]
     assert places == sorted(places)
