@@ -200,7 +200,10 @@ class Observer:
                     if name in nodes
                     and phase(nodes[name]) is Phase.UP
                     and (not down(nodes[name]) or to_be_recovered(nodes[name]))
-                }
+                },
+                doubted={
+                    name for name in self.policy.nodeset_of if name in nodes and nodes[name].has("NOT_RESPONDING")
+                },
             )
         suspect = self.reach.own_network_suspect()
         if suspect:

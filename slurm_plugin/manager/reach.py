@@ -1,7 +1,8 @@
 """Whether each node can be reached: a TCP connection, tried in a thread of its own.
 
 Tried at a port where nothing listens: a refusal is an answer, and slurmd, which writes two lines of errors for every connection that says
-nothing, is left in peace. Where a firewall swallows that, slurmd's own port is tried, and from then on only that.
+nothing, is left in peace. Where a firewall swallows that, slurmd's own port is tried, and from then on only that. Where Slurm itself has
+no answer from a node, it is slurmd that counts: a machine whose slurmd is dead answers like any other, and its jobs would never end.
 
 Counted from the first failed try of an unbroken series, so a manager that was restarted (or stopped for a while) begins anew: it can't know
 whether the node was reachable in between, and setting down a healthy node costs more than noticing a dead one some seconds later.
@@ -12,7 +13,7 @@ from __future__ import annotations
 import asyncio
 import threading
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from slurm_plugin.manager.say import log
@@ -44,6 +45,7 @@ class Reach:
         self._contacts: dict[str, _Contact] = {}
         self._filtered: set[str] = set()
         """Nodes at whose quiet port nothing ever answers."""
+        self._doubted: frozenset[str] = frozenset()
         self._stop = threading.Event()
         self._thread = threading.Thread(target=self._run, name="reach", daemon=True)
 
@@ -55,13 +57,17 @@ class Reach:
         """End; the thread ends with its current round."""
         self._stop.set()
 
-    def watch(self, targets: Mapping[str, tuple[str, int]]) -> None:
-        """Node to (address, port). Nodes that are no longer named, or have another address, begin anew."""
+    def watch(self, targets: Mapping[str, tuple[str, int]], doubted: Collection[str] = ()) -> None:
+        """Node to (address, port). Nodes that are no longer named, or have another address, begin anew.
+
+        ``doubted``: nodes that Slurm has no answer from; they count as reached only where slurmd listens.
+        """
         with self._lock:
             for name in [n for n in self._contacts if targets.get(n) != self._targets.get(n)]:
                 del self._contacts[name]
                 self._filtered.discard(name)
             self._targets = dict(targets)
+            self._doubted = frozenset(doubted)
 
     def silent_since(self) -> dict[str, float]:
         """Nodes whose last try failed, with the time (Unix seconds) of the first failure in the series."""
@@ -91,11 +97,14 @@ class Reach:
     async def _try(self, gate: asyncio.Semaphore, name: str, address: str, port: int) -> None:
         async with gate:
             tried, at = time.monotonic(), time.time()
-            answered = name not in self._filtered and await self._answers(address, QUIET_PORT)
-            if not answered:
-                answered = await self._answers(address, port)
-                if answered:
-                    self._filtered.add(name)
+            if name in self._doubted:
+                answered = await self._answers(address, port, listens=True)
+            else:
+                answered = name not in self._filtered and await self._answers(address, QUIET_PORT)
+                if not answered:
+                    answered = await self._answers(address, port)
+                    if answered:
+                        self._filtered.add(name)
         with self._lock:
             if self._targets.get(name) != (address, port):
                 return
@@ -109,11 +118,11 @@ class Reach:
         if changed:
             self._wake()
 
-    async def _answers(self, address: str, port: int) -> bool:
+    async def _answers(self, address: str, port: int, *, listens: bool = False) -> bool:
         try:
             _, writer = await asyncio.wait_for(asyncio.open_connection(address, port), self.timeout)
         except ConnectionRefusedError:
-            return True
+            return not listens
         except (OSError, asyncio.TimeoutError):
             return False
         writer.close()

@@ -157,3 +157,15 @@ def test_a_change_wakes_the_loop(hosts: list[Host]) -> None:
     time.sleep(0.3)
     assert len(woken) == 1
     reach.stop()
+
+
+def test_a_machine_without_slurmd_is_silent_once_slurm_doubts_it(reach: Reach, hosts: list[Host]) -> None:
+    hosts[0].up()
+    target = {"n1": hosts[0].target}
+    reach.watch(target)
+    until(lambda: "n1" in reach._contacts)
+    assert reach.silent_since() == {}, "the machine answers"
+    reach.watch(target, doubted={"n1"})
+    until(lambda: "n1" in reach.silent_since())
+    with socket.create_server(hosts[0].target):
+        until(lambda: reach.silent_since() == {})
