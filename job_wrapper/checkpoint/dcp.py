@@ -1,0 +1,247 @@
+"""For programs of one or many ranks: ``dcp.save``, ``dcp.async_save`` and ``dcp.load`` of any state into the run's checkpoints.
+
+::
+
+    import torch.distributed.checkpoint as dcp
+    from job_wrapper.checkpoint.dcp import DistributedRun
+
+    run = DistributedRun.open()                       # on every rank, after init_process_group
+    state = {"model": …, "optimizer": …, "step": 0}   # get_state_dict(model, optimizer), FSDP, DTensor, plain
+    run.load(state)                                   # False for a new run
+    while …:
+        …                                             # one step
+        if run.wanted():                              # the same answer on every rank
+            dcp.save(state, storage_writer=run.writer(step))
+
+The number of ranks may differ from attempt to attempt. Everything here that talks between ranks does so in the caller's thread; only
+DCP's own ``async_save`` talks in a thread, for which it needs a CPU backend (``init_process_group("cpu:gloo,cuda:nccl")``).
+"""
+
+from __future__ import annotations
+
+import logging
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+from typing import Any, TypeVar
+
+import torch
+import torch.distributed as dist
+from torch.distributed.checkpoint.api import CheckpointException
+from torch.distributed.checkpoint.state_dict_loader import load
+
+from job_wrapper.checkpoint import process
+from job_wrapper.checkpoint.committer import Committer, DirectCommitter, SocketCommitter, find_committer
+from job_wrapper.checkpoint.dcp_reader import RunReader
+from job_wrapper.checkpoint.dcp_writer import RunWriter
+from job_wrapper.client import Restore
+from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RestoreFailed, SpotburstError
+from job_wrapper.store import ObjectStore, open_store
+
+__all__ = ["DistributedRun", "RunReader", "RunWriter"]
+
+log = logging.getLogger("spotburst")
+T = TypeVar("T")
+_GO_ON, _SAVE, _STOP, _FENCED = range(4)
+
+
+@dataclass(frozen=True, slots=True)
+class _Known:
+    """What rank 0 tells the other ranks."""
+
+    uri: str
+    endpoint_url: str
+    restore: Restore | None
+
+
+class DistributedRun:
+    """The run of a program with any number of ranks. Rank 0 of ``group`` holds the right to commit. Make it with ``open``."""
+
+    def __init__(self, store: ObjectStore, known: _Known, committer: Committer | None, group: Any) -> None:
+        self.restore = known.restore
+        """The checkpoint to begin from; None for a new run."""
+        self._store, self._endpoint_url = store, known.endpoint_url
+        self._committer = committer
+        self._group = group
+        self._writer: RunWriter | None = None
+
+    @classmethod
+    def open(
+        cls,
+        uri: str | None = None,
+        run: str | None = None,
+        *,
+        endpoint_url: str = "",
+        keep: int = 3,
+        interval: float | None = 600.0,
+        group: Any = None,
+        committer: Committer | None = None,
+    ) -> DistributedRun | None:
+        """On all ranks of ``group`` (the default group). Where to, and when None comes back: as for `Checkpointer`.
+
+        What rank 0 decides holds for all. Raises, on every rank, the store's errors, ``UsageError``, ``RestoreFailed``.
+        """
+        process.plain_errors()
+        found: list[Committer | None] = [None]
+
+        def look() -> _Known | None:
+            mine = committer or find_committer(uri, run, endpoint_url=endpoint_url, keep=keep, interval=interval)
+            if mine is None:
+                return None
+            found[0] = mine
+            url = mine._connection.welcome.endpoint_url if isinstance(mine, SocketCommitter) else endpoint_url
+            return _Known(mine.uri, url, mine.restore_point())
+
+        known = _from_rank_0(look, group)
+        if known is None:
+            return None
+        mine = found[0]
+        store = mine.store if mine else open_store(known.uri, endpoint_url=known.endpoint_url, prove=False)
+        if isinstance(mine, DirectCommitter):
+            direct = mine
+            process.on_signals(lambda number: direct.ask(urgent=True, stop=True, reason=f"signal {number}"))
+        return cls(store, known, mine, group)
+
+    def wanted(self) -> bool:
+        """Whether a checkpoint is to be made now. On all ranks, once a step: it is a broadcast of one number.
+
+        Raises ``SystemExit`` on all ranks when the program must not go on: the node goes away and its last checkpoint is committed,
+        or another attempt holds the run.
+        """
+        verdict = _GO_ON
+        committer = self._committer
+        if committer is not None:
+            if committer.stopped:
+                verdict = _FENCED if committer.fenced else _STOP
+            elif committer.request() is not None:
+                verdict = _SAVE
+        verdict = _number_from_rank_0(verdict, self._group)
+        if verdict in (_STOP, _FENCED):
+            raise SystemExit(int(ExitCode.FENCED if verdict == _FENCED else ExitCode.REQUEUED))
+        return verdict == _SAVE
+
+    def writer(self, step: int) -> RunWriter:
+        """For ``dcp.save(state, storage_writer=run.writer(step))`` and ``dcp.async_save``, on all ranks.
+
+        It answers the request that ``wanted`` saw. One save at a time: wait for an ``async_save`` before the next call.
+        """
+        if self._writer is None:
+            self._writer = RunWriter(self._committer, endpoint_url=self._endpoint_url)
+        self._writer.step = step
+        if self._committer is not None:
+            request = self._committer.take()
+            self._writer.answer(request.seq if request else None)
+        return self._writer
+
+    def reader(self) -> RunReader:
+        """For ``dcp.load(state, storage_reader=run.reader())``, on all ranks; only if ``restore`` is not None.
+
+        ``load`` does it, and goes on with an older checkpoint when this one is damaged.
+        """
+        if self.restore is None:
+            raise RestoreFailed("this run has no checkpoint yet: look at DistributedRun.restore first")
+        return RunReader(self._store, self.restore.manifest)
+
+    def load(self, state: dict[str, Any], *, planner: Any = None) -> bool:
+        """``dcp.load`` of the newest checkpoint that verifies, on all ranks; False for a new run.
+
+        Damaged ones are reported and passed over. Raises ``RestoreFailed`` when there is none left, and DCP's
+        ``CheckpointException`` where the state does not fit.
+        """
+        started = time.monotonic()
+        while self.restore is not None:
+            reader = self.reader()
+            # DCP hides the kind of an error in here, so it is asked first.
+            problem = _first_damage(_from_all(_error_of(reader.read_metadata), self._group))
+            if problem is None:
+                try:
+                    load(state, storage_reader=reader, planner=planner, process_group=self._group)
+                except CheckpointException as error:
+                    problem = _first_damage([failure for failure, _ in error.failures.values()])
+                    if problem is None:
+                        raise
+                else:
+                    self._done(time.monotonic() - started)
+                    return True
+            self._pass_over(problem)
+        return False
+
+    def _done(self, seconds: float) -> None:
+        if self._committer is not None and self.restore is not None:
+            self._committer.restore_done(self.restore.entry, seconds)
+
+    def _pass_over(self, problem: SpotburstError) -> None:
+        restore, committer = self.restore, self._committer
+        if restore is None:
+            return
+
+        def older() -> Restore | None:
+            log.warning("the checkpoint of step %s can't be restored: %s", restore.step, problem)
+            return committer.restore_failed(restore.entry, str(problem)) if committer is not None else None
+
+        self.restore = _from_rank_0(older, self._group)
+
+    def close(self) -> None:
+        """At the end. Needs no other rank."""
+        if self._committer is not None:
+            self._committer.close()
+
+
+def _many(group: Any) -> bool:
+    return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
+
+
+def _root(group: Any) -> int:
+    return 0 if group is None else dist.get_global_rank(group, 0)
+
+
+def _error_of(act: Callable[[], Any]) -> BaseException | None:
+    try:
+        act()
+    except SpotburstError as error:
+        return error
+    return None
+
+
+def _first_damage(errors: list[BaseException | None]) -> SpotburstError | None:
+    """None if there is no error; a damage that an older checkpoint may not have; any other is raised."""
+    for error in errors:
+        if isinstance(error, (Damaged, ObjectMissing)) and not isinstance(error, NewerFormat):
+            return error
+    for error in errors:
+        if isinstance(error, SpotburstError):
+            raise error
+    return None
+
+
+def _from_rank_0(act: Callable[[], T], group: Any) -> T:
+    """What ``act`` returns on rank 0, or raises there, on every rank."""
+    box: list[Any] = [None, None]
+    if not _many(group) or dist.get_rank(group) == 0:
+        try:
+            box[0] = act()
+        except (SpotburstError, OSError) as error:
+            box[1] = error
+    if _many(group):
+        dist.broadcast_object_list(box, src=_root(group), group=group)
+    if box[1] is not None:
+        raise box[1]
+    result: T = box[0]
+    return result
+
+
+def _from_all(mine: T, group: Any) -> list[T]:
+    if not _many(group):
+        return [mine]
+    every: list[Any] = [None] * dist.get_world_size(group)
+    dist.all_gather_object(every, mine, group=group)
+    return every
+
+
+def _number_from_rank_0(number: int, group: Any) -> int:
+    if not _many(group):
+        return number
+    cpu = "gloo" in str(dist.get_backend_config(group))
+    box = torch.tensor([number], device="cpu" if cpu else torch.device("cuda", torch.cuda.current_device()))
+    dist.broadcast(box, src=_root(group), group=group)
+    return int(box.item())
