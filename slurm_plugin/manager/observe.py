@@ -35,6 +35,7 @@ class Memory:
 
     missing_since: dict[str, float] = field(default_factory=dict)
     absent_since: dict[str, float] = field(default_factory=dict)
+    stranded_since: dict[str, float] = field(default_factory=dict)
     listings: dict[str, Listing] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     partitions_at: float = float("-inf")
@@ -79,6 +80,7 @@ class Observer:
         intents = self.ledger.intents()
         self._note_missing(now, intents_by_provider(intents), clouds)
         self._note_absent(now, by_name, {i.node for i in intents} | _machine_nodes(clouds))
+        self._note_stranded(now, by_name, jobs)
         silent, suspect = self._contact(by_name, clouds)
         return View(
             now=now,
@@ -98,6 +100,7 @@ class Observer:
             own_network_suspect=suspect,
             missing_since=dict(self.memory.missing_since),
             absent_since=dict(self.memory.absent_since),
+            stranded_since=dict(self.memory.stranded_since),
             runs=self._ended_runs(now, jobs),
         )
 
@@ -183,6 +186,14 @@ class Observer:
             self.memory.absent_since = {}
             return
         self.memory.absent_since = {n: self.memory.absent_since.get(n, now) for n in names if n not in nodes}
+
+    def _note_stranded(self, now: float, nodes: Mapping[str, Node] | None, jobs: tuple[Job, ...] | None) -> None:
+        if nodes is None or jobs is None:
+            self.memory.stranded_since = {}
+            return
+        held = {name for job in jobs if job.running for name in job.nodes}
+        off = {n for n in held if n in self.policy.nodeset_of and n in nodes and phase(nodes[n]) is Phase.OFF}
+        self.memory.stranded_since = {n: self.memory.stranded_since.get(n, now) for n in off}
 
     # --- contact and ended jobs ---------------------------------------------------------------------------------------
 

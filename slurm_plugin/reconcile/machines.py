@@ -12,6 +12,7 @@ What machine a node is to have, and what is done about its *current* intent (the
     GOING_OFF   recoverable    any                               end it; name free and something to buy: resume
     OFF         no             any                               end it once old enough (cases 8, 9)
     OFF         no, DRAIN ours -                                 undrain
+    OFF         no, a job runs on it for STRANDED                set down: the job is requeued (slurmctld was killed, and recalls it so)
     OFF         recoverable    any                               end it; name free and something to buy: resume (cases 2, R7)
     ASKED_UP    no             any                               nothing: wait for POWERING_UP
     COMING_UP   no             none                              name free: launch (a registration older than POWERING_UP is ignored)
@@ -62,6 +63,10 @@ from slurm_plugin.slurm.records import Node
 
 REPEAT_ASKING = 5.0
 """Seconds after which a launch whose answer is unknown is asked again."""
+STRANDED = 10.0
+"""Seconds for which a node must be off while a job runs on it by Slurm's records; two answers of one moment may differ.
+
+A slurmctld that was killed recalls nodes and jobs as they were last saved, up to 5 minutes ago, and never compares the two (22.05.8)."""
 
 
 def decide_machines(view: View, index: Index) -> Iterator[Action]:
@@ -202,6 +207,13 @@ def _in_use(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Acti
         yield from _lost(view, index, node)
     elif phase is Phase.COMING_UP:
         yield from _boot(view, index, node, offers)
+    elif phase is Phase.OFF and view.now - view.stranded_since.get(node.name, view.now) >= STRANDED:
+        jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
+        yield SetDown(
+            node.name,
+            f"{OURS}is off, though job {jobs} runs on it",
+            f"{node.name} is off: the job can't be running there",
+        )
     elif phase is Phase.OFF and node.has("DRAIN") and node.reason.startswith(OURS) and not node.has("POWER_DOWN"):
         yield Undrain(node.name, "it is off")
 

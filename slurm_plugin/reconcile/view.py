@@ -121,6 +121,8 @@ class View:
     """Launch ids that a successful listing lacked, and since when without a break."""
     absent_since: Mapping[str, float] = field(default_factory=dict)
     """Nodes that have machines and that Slurm does not know, and since when without a break."""
+    stranded_since: Mapping[str, float] = field(default_factory=dict)
+    """Nodes that are off though a job runs on them by Slurm's records, and since when without a break."""
     runs: Mapping[int, tuple[RunTail, ...]] = field(default_factory=dict)
     """Of ended jobs: the newest entry of each of their runs. A job that is not here has not been looked up yet."""
 

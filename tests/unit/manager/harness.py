@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Collection
 from pathlib import Path
 from typing import Any
 
@@ -35,7 +36,7 @@ class FakeReach:
         self.silent: dict[str, float] = {}
         self.suspect = False
 
-    def watch(self, targets: dict[str, tuple[str, int]]) -> None:
+    def watch(self, targets: dict[str, tuple[str, int]], doubted: Collection[str] = ()) -> None:
         self.silent = {n: s for n, s in self.silent.items() if n in targets}
 
     def silent_since(self) -> dict[str, float]:

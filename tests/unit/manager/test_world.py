@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import random
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -518,3 +519,21 @@ def test_a_settled_world_is_left_alone(make: Make) -> None:
     assert (len(m.world.slurm.log), m.world.cloud.calls) == before
     assert all(isinstance(a, RememberJob) for a in m.actions)
     assert [x.state(m.world.clock()) for x in m.world.cloud.machine.values()] == [InstanceState.RUNNING]
+
+
+def test_a_job_that_a_restarted_slurmctld_recalls_on_a_node_that_is_off_comes_back(make: Make) -> None:
+    """It was killed before it had saved the requeue, and the node that it recalls is off by then."""
+    m = make()
+    slurm = m.world.slurm
+    job = slurm.submit(60)
+    until(m, running(m, job))
+    (name,) = slurm.job[job].record.nodes
+    m.world.cloud.vanish(m.world.cloud.living(name)[0])
+    m.run(2)
+    slurm.job[job].record = replace(
+        slurm.job[job].record, states=frozenset({"RUNNING"}), nodes=(name,), restart_count=0
+    )
+    slurm.node[name].flags, slurm.node[name].down = {"POWERED_DOWN"}, False
+    until(m, lambda: states(m, job) == {"COMPLETED"}, 300)
+    m.run(400)
+    check_settled(m)

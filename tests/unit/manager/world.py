@@ -317,7 +317,9 @@ class FakeSlurm:
                 f |= {"POWERED_DOWN"}
                 node.since = now
             return
-        if "POWER_UP" in f or ("POWERED_DOWN" in f and busy):
+        if "POWER_UP" in f or (
+            "POWERED_DOWN" in f and any("CONFIGURING" in j.record.states for j in self.on(node.name))
+        ):
             f -= {"POWER_UP", "POWERED_DOWN"}
             f |= {"POWERING_UP", "NOT_RESPONDING"}
             node.since = now

@@ -371,3 +371,13 @@ def _retired(v: View, action: Action) -> bool:
         i.launch_id == action.launch_id and (i.state is RETIRED or len([x for x in v.intents if x.node == i.node]) > 1)
         for i in v.intents
     )
+
+
+def test_a_job_that_runs_on_a_node_that_is_off_by_slurms_records_is_requeued() -> None:
+    """slurmctld was killed and recalls an older state of the node than of the job."""
+    off, runs = [node("n1", "IDLE POWERED_DOWN")], [job(7, nodes=("n1",))]
+    assert "SetDown" not in kinds(decide(view(off, runs, stranded_since={"n1": NOW - 5})))
+    (down,) = [a for a in decide(view(off, runs, stranded_since={"n1": NOW - 11})) if isinstance(a, SetDown)]
+    assert (down.node, "job 7" in down.reason) == ("n1", True)
+    after = [node("n1", "DOWN POWERED_DOWN", down.reason)]
+    assert [a.node for a in decide(view(after)) if isinstance(a, Resume)] == ["n1"]
