@@ -6,6 +6,7 @@ other one in the machine.
 
 from __future__ import annotations
 
+import math
 import os
 import select
 import signal
@@ -51,7 +52,7 @@ def run(folder: Path, spec: dict[str, Any]) -> int:
     _say(f"{spec['instance_id']} is {spec['node']} at {spec['address']}")
 
     started: dict[int, str] = {}
-    boot_at = now() + float(spec["boot_time"])
+    boot_at = booted_at(float(spec["launched"]), float(spec["boot_time"]), now())
     seen = -1
     while True:
         seen = _read_control(folder, control, seen)
@@ -67,6 +68,15 @@ def run(folder: Path, spec: dict[str, Any]) -> int:
         due = [LOOK] + ([ends[0] - now()] if ends else []) + ([boot_at - now()] if not started else [])
         _sleep(wake, max(0.0, min(due)))
         _reap(started)
+
+
+def booted_at(launched: float, boot_time: float, moment: float) -> float:
+    """When slurmd may start, Unix seconds: never within the second of the launch.
+
+    slurmctld forgets a registration from before its own request to boot (22.05.8: "Still waiting for boot of node"; the job then waits until
+    ResumeTimeout). It reckons the boot from an uptime in whole seconds, so that it may come out up to a second too early.
+    """
+    return max(moment + boot_time, math.floor(launched) + 1.0)
 
 
 def _wake_on_signals() -> socket.socket:
