@@ -146,12 +146,11 @@ class BucketStore:
 
 
 class BucketWriter:
-    """``ObjectWriter`` as a multipart upload: a thread of its own hands full parts to obstore, which sends several at once."""
+    """``ObjectWriter`` as a multipart upload: a thread of its own hands the data to obstore, which sends several parts at once."""
 
     def __init__(self, store: BucketStore, client: Any, key: str, path: str) -> None:
         self._store, self._client, self._key, self._path = store, client, key, path
-        self._parts: queue.Queue[bytearray | None] = queue.Queue(2)
-        self._part = bytearray()
+        self._pieces: queue.Queue[bytes | memoryview | None] = queue.Queue(1)
         self._length = 0
         self._error: Exception | None = None
         self._drained = False
@@ -174,11 +173,11 @@ class BucketWriter:
             self._error = error
         finally:
             while not self._drained:  # nobody is to wait for a reader that is gone
-                self._drained = self._parts.get() is None
+                self._drained = self._pieces.get() is None
 
-    def _pull(self) -> Iterator[bytearray]:
-        while (part := self._parts.get()) is not None:
-            yield part
+    def _pull(self) -> Iterator[bytes | memoryview]:
+        while (piece := self._pieces.get()) is not None:
+            yield piece
         self._drained = True
         if self._aborted:
             # The one way to have obstore give up a multipart upload, so that its parts do not stay and cost.
@@ -186,17 +185,14 @@ class BucketWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """``ObjectWriter.write``."""
+        self.write_held(bytes(data))
+
+    def write_held(self, data: bytes | memoryview) -> None:
+        """``write`` without a copy: ``data`` must not change before ``close`` or ``abort`` returns."""
         self._check()
-        view = memoryview(data).cast("B")
-        self._length += len(view)
-        while len(view):
-            room = PART - len(self._part)
-            self._part += view[:room]
-            view = view[room:]
-            if len(self._part) == PART:
-                part, self._part = self._part, bytearray()
-                self._parts.put(part)
-                self._check()
+        if len(data):
+            self._length += len(data)
+            self._pieces.put(data)
 
     def _check(self) -> None:
         if self._error is not None:
@@ -208,9 +204,7 @@ class BucketWriter:
         """``ObjectWriter.close``."""
         self._check()
         self._closed = True
-        if self._part:
-            self._parts.put(self._part)
-        self._parts.put(None)
+        self._pieces.put(None)
         self._thread.join()
         error = self._error
         if error is not None and self._store.size_of(self._key) != self._length:
@@ -221,7 +215,7 @@ class BucketWriter:
         """``ObjectWriter.abort``."""
         if not self._closed:
             self._closed = self._aborted = True
-            self._parts.put(None)
+            self._pieces.put(None)
             self._thread.join()
 
 

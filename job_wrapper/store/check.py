@@ -29,7 +29,7 @@ def check_store(uri: str, endpoint_url: str = "", *, size: int = BYTES) -> Store
     Leaves nothing behind.
     """
     try:
-        store = open_store(uri, endpoint_url=endpoint_url, prove=False)
+        store = open_store(uri, endpoint_url=endpoint_url, prove=False, create=True)
         proofs = tuple(prove(store, rounds=ROUNDS))
     except StoreError as error:
         return StoreReport(uri, False, str(error))

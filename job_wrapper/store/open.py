@@ -5,21 +5,22 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from job_wrapper.errors import StoreRefused
+from job_wrapper.errors import StoreError, StoreRefused
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.posix import PosixStore
 
 SCHEMES = ("file://", "s3://")
 
 
-def open_store(uri: str, *, endpoint_url: str = "", prove: bool = True) -> ObjectStore:
+def open_store(uri: str, *, endpoint_url: str = "", prove: bool = True, create: bool | None = None) -> ObjectStore:
     """The store at ``uri``: ``file:///absolute/path``, an absolute path, or ``s3://bucket/prefix``.
 
     ``endpoint_url`` names another S3 server than AWS; ``AWS_ENDPOINT_URL`` does the same. With ``prove`` the first use of a URI
     proves that the store is safe for the run's log (see ``probe``), and leaves ``.spotburst/store.json`` there as a mark, so that later
-    uses cost one read. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
+    uses cost one read. A missing folder is created only then, or with ``create``: for whoever joins a store that is in use it would be a
+    file system that went away. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
     """
-    store = _backend(uri, endpoint_url)
+    store = _backend(uri, endpoint_url, prove if create is None else create)
     if prove:
         from job_wrapper.store.probe import ensure_proved
 
@@ -27,7 +28,7 @@ def open_store(uri: str, *, endpoint_url: str = "", prove: bool = True) -> Objec
     return store
 
 
-def _backend(uri: str, endpoint_url: str) -> ObjectStore:
+def _backend(uri: str, endpoint_url: str, create: bool) -> ObjectStore:
     try:
         parts = urlsplit(uri)
     except ValueError as error:
@@ -37,13 +38,13 @@ def _backend(uri: str, endpoint_url: str) -> ObjectStore:
 
         return open_s3(uri, endpoint_url)
     if parts.scheme == "file" or (not parts.scheme and uri.startswith("/")):
-        return _open_posix(uri)
+        return _open_posix(uri, create)
     raise StoreRefused(
         f"checkpoint URI {uri!r}: use one of {', '.join(SCHEMES)}, for example file:///shared/checkpoints or s3://bucket/prefix"
     )
 
 
-def _open_posix(uri: str) -> PosixStore:
+def _open_posix(uri: str, create: bool) -> PosixStore:
     if uri.startswith("/"):
         path = Path(uri)
     else:
@@ -59,6 +60,8 @@ def _open_posix(uri: str) -> PosixStore:
         raise StoreRefused(f"checkpoint URI {uri!r}: '..' is not allowed in it")
     if path == Path("/"):
         raise StoreRefused(f"checkpoint URI {uri!r}: name a folder, not the root of the file system")
+    if not create and not path.exists():
+        raise StoreError(f"checkpoint URI {uri!r}: there is no {path} here. Is its file system mounted?")
     try:
         # Only the last step is created: a missing parent is more likely an unmounted file system than a wish.
         path.mkdir(exist_ok=True)

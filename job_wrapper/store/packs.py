@@ -7,6 +7,7 @@ import threading
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from functools import partial
+from typing import Protocol, runtime_checkable
 
 from xxhash import xxh3_128_hexdigest
 
@@ -22,6 +23,16 @@ SMALL_ALIGNMENT = 64
 _GATHER = 4 << 20
 _ZEROS = bytes(ALIGNMENT)
 
+
+@runtime_checkable
+class HoldingWriter(Protocol):
+    """An ``ObjectWriter`` that can take data without a copy and refer to it until it is closed or aborted."""
+
+    def write_held(self, data: bytes | memoryview) -> None:
+        """Append ``data``, which must not change any more."""
+        ...
+
+
 Place = tuple[str, int, int, str]
 """Pack key, offset, length, bare digits of the checksum."""
 
@@ -35,7 +46,7 @@ class Job:
     index: int
     base: Place | None
     after: Callable[[], None] | None = None
-    """Called with no argument once ``data`` is no longer needed."""
+    """Called once ``data`` may be used for something else; never, where the store keeps it."""
 
 
 @dataclass(slots=True)
@@ -126,16 +137,21 @@ class PackThread(threading.Thread):
                 self._close()
                 self._key = work.next_key()
                 writer = self._writer = work.store.open_write(self._key)
-            offset = self._append_large(writer, data) if length >= LARGE else self._append_small(writer, data, length)
+            offset = self._append_large(writer, job) if length >= LARGE else self._append_small(writer, data, length)
             job.places[job.index] = (self._key, offset, length, digest)
 
-    def _append_large(self, writer: ObjectWriter, data: memoryview) -> int:
+    def _append_large(self, writer: ObjectWriter, job: Job) -> int:
+        data = job.data
         padding = -self._offset % ALIGNMENT
         if padding:
             self._append_small(writer, memoryview(_ZEROS)[:padding], padding, alignment=1)
         self._flush(writer)
         offset = self._offset
-        writer.write(data)
+        if isinstance(writer, HoldingWriter):
+            job.after = None  # the memory is the writer's now
+            writer.write_held(data)
+        else:
+            writer.write(data)
         self._offset += len(data)
         return offset
 

@@ -17,7 +17,7 @@ from job_wrapper.store.io_types import Item, ItemKind, Manifest, ObjectRef, Obje
 from job_wrapper.store.packs import SEGMENT, Job, PackThread, Place, Work, reusable
 from job_wrapper.store.read import read_part
 
-MAX_PENDING = 128 << 20
+MAX_PENDING = 64 << 20
 """Bytes handed to the pack writers and not yet written, at which ``add_…`` waits."""
 _BATCH_BYTES = 2 << 20
 _BATCH_ITEMS = 512
@@ -29,7 +29,7 @@ class PartWriter:
     ``base`` is the same part of the last commit: segments that are the same are pointed to there and not written again.
     ``threads`` pack writers work at the same time, each on a pack of its own. **Content passed to ``add_tensor`` and ``add_bytes`` is not
     copied: it must not change before ``finish`` or ``abort`` returns.** References to it are dropped as soon as it is written, and
-    ``add_…`` waits while 128 MiB are pending. One thread at a time may call. Every method raises the first ``StoreError`` of any thread.
+    ``add_…`` waits while 64 MiB are pending. One thread at a time may call. Every method raises the first ``StoreError`` of any thread.
     """
 
     def __init__(
