@@ -260,7 +260,7 @@ class Ledger(LedgerFile):
                 return False
             self._do("DELETE FROM replacements WHERE job_id=? AND node=?", job_id, node)
             self._do("INSERT INTO replacements VALUES (?,?,?,?,'open')", job_id, node, self._clock(), because)
-            self.event("replacement", f"prepared: {because}", node=node, job=job_id)
+            self.event("replacement", f"replacement {node} prepared: {because}", node=node, job=job_id)
             return True
 
     def end_replacement(self, job_id: int, node: str, outcome: str) -> bool:
@@ -270,7 +270,7 @@ class Ledger(LedgerFile):
                 "UPDATE replacements SET state=? WHERE job_id=? AND node=? AND state='open'", outcome, job_id, node
             )
             if changed:
-                self.event("replacement", outcome, node=node, job=job_id)
+                self.event("replacement", f"replacement {node} {outcome}", node=node, job=job_id)
             return bool(changed)
 
     def replacements(self) -> tuple[Replacement, ...]:

@@ -267,7 +267,8 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
         return
     text = describe(offers, view.now)
     what = NO_CAPACITY if all(choice.capacity for choice in offers.passed) else REFUSED
-    for job in index.jobs_on.get(name, ()):
+    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
+    for job in (*index.jobs_on.get(name, ()), *comes_back):
         yield Report(job.job_id, f"nothing-to-buy:{job.restart_count}", f"{what.removeprefix(OURS)}: {name}: {text}")
     yield SetDown(name, f"{what}: {offers.passed[0].offering_id if offers.passed else nodeset}")
 

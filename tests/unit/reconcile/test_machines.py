@@ -24,12 +24,12 @@ from slurm_plugin.actions import (
     Undrain,
 )
 from slurm_plugin.cloud.provider import InstanceState
-from slurm_plugin.ledger_records import Intent, IntentState
+from slurm_plugin.ledger_records import Intent, IntentState, Replacement
 from slurm_plugin.placement import OfferingState
 from slurm_plugin.reconcile import View, decide
 from slurm_plugin.requests import Request
 from slurm_plugin.slurm.records import Node
-from tests.unit.reconcile.views import NOW, A, B, intent, job, machine, node, view
+from tests.unit.reconcile.views import NOW, A, B, intent, job, machine, node, view, waiting
 
 UP = "IDLE"
 COMING = "ALLOCATED POWERING_UP NOT_RESPONDING"
@@ -227,6 +227,17 @@ def test_offerings_are_asked_in_order_but_for_those_that_cool() -> None:
     launch = decide(view([node("n1", COMING)], offerings=recently))[0]
     assert isinstance(launch, Launch)
     assert launch.offerings == (B.id, A.id)
+
+
+def test_a_job_whose_replacement_can_not_be_bought_is_told_why() -> None:
+    prepared = (Replacement(1, "n1", NOW - 1, "reclaimed"),)
+    actions = decide(
+        view([node("n1", "IDLE POWERING_UP")], [waiting(1)], offerings=cooled(A.id, B.id), replacements=prepared)
+    )
+    (told,) = [a for a in actions if isinstance(a, Report)]
+    assert told.job_id == 1
+    assert told.text.startswith("no capacity: n1: ")
+    assert "none left" in told.text
 
 
 def test_cases_2_nothing_to_buy_sets_the_node_down_and_says_so_and_it_comes_back_when_there_is() -> None:
