@@ -9,6 +9,7 @@ import typer
 
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
 from job_wrapper.store import RunLog, read_manifest, read_part, verify_checkpoint
+from job_wrapper.store.checkpoint_codec import PACK_SIZES
 from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectStore
 from slurm_plugin.cli import output
 from slurm_plugin.cli.source import (
@@ -24,9 +25,6 @@ from slurm_plugin.cli.source import (
     settings,
     slurm_job,
 )
-
-_PACK_SIZES = "pack_sizes"
-"""Where a part names its packs with their sizes (job_wrapper/store/checkpoint_codec.py)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -147,6 +145,6 @@ def _sizes(store: ObjectStore, commit: CommitRef, known: set[str]) -> tuple[int,
         known.add(ref.key)
         # A part's own packs are named after it; those of other names were there before.
         stem = ref.key.removesuffix(".part") + "-"
-        packs = part.attributes.get(_PACK_SIZES, {})
+        packs = part.attributes.get(PACK_SIZES, {})
         uploaded += sum(length for pack, length in packs.items() if pack.startswith(stem))
     return size, uploaded
