@@ -36,4 +36,4 @@ def uri(request: pytest.FixtureRequest, tmp_path: Path) -> str:
 
 @pytest.fixture
 def store(uri: str) -> ObjectStore:
-    return open_store(uri, prove=False)
+    return open_store(uri, prove=False, create=True)

@@ -72,7 +72,7 @@ def test_crash_at_every_system_call(after: bool, tmp_path: Path, monkeypatch: py
     points = 0
     while True:
         points += 1
-        store = open_store(f"file://{tmp_path}/{points}", prove=False)
+        store = open_store(f"file://{tmp_path}/{points}", prove=False, create=True)
         assert isinstance(store, posix.PosixStore)
         save(RunLog(store, RUN).claim(writer(0)), 1, SMALL)
         faulty = FaultyOs(points, after=after)

@@ -82,7 +82,7 @@ def _check(uri: str, folder: Path) -> int:
 
 
 def test_eight_processes(uri: str, tmp_path: Path) -> None:
-    open_store(uri, prove=False)
+    open_store(uri, prove=False, create=True)
     racers = Racers(uri, tmp_path, 8)
     try:
         racers.disturb()

@@ -38,7 +38,7 @@ class Site:
     def __post_init__(self) -> None:
         (self.folder / "burst.yaml").write_text(BURST.format(folder=self.folder))
         self.uri = f"file://{self.folder}/store"
-        self.store = open_store(self.uri, prove=False)
+        self.store = open_store(self.uri, prove=False, create=True)
 
     def tick(self, seconds: float) -> float:
         self.now += seconds

@@ -27,7 +27,7 @@ LATER = 10**19
 @pytest.fixture
 def store(tmp_path: Path) -> ObjectStore:
     (tmp_path / "store").mkdir()
-    return open_store(f"file://{tmp_path / 'store'}", prove=False)
+    return open_store(f"file://{tmp_path / 'store'}", prove=False, create=True)
 
 
 @pytest.fixture
@@ -396,7 +396,7 @@ def fresh(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Any]:
 def test_any_tree_comes_back_over_any_other(fresh: Any, saved: dict[str, Any], there: dict[str, Any]) -> None:
     top = fresh()
     (top / "store").mkdir()
-    store = open_store(f"file://{top / 'store'}", prove=False)
+    store = open_store(f"file://{top / 'store'}", prove=False, create=True)
     write(top / "saved", saved)
     write(top / "there", there)
     before = picture(top / "saved")

@@ -47,6 +47,15 @@ def test_forms_of_one_folder(tmp_path: Path, form: str) -> None:
     assert store.uri == f"file://{tmp_path}/a%20b"
 
 
+def test_a_store_in_use_whose_folder_is_gone_is_not_begun_anew(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}/store"
+    with pytest.raises(StoreError, match="Is its file system mounted"):
+        open_store(uri, prove=False)
+    assert not (tmp_path / "store").exists()
+    open_store(uri).put("x", b"1")
+    assert open_store(uri, prove=False).get("x") == b"1"
+
+
 def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
     with pytest.raises(StoreRefused, match=r"Is its file system mounted|can't create"):
         open_store("file:///proc/spotburst")
