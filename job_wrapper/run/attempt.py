@@ -41,7 +41,9 @@ from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import data_prefix, run_path
 
 STORE_PATIENCE = 60.0
-"""Seconds that an unreachable store is tried for before the program starts."""
+"""Seconds that an unreachable store is tried for before a job's first attempt gives up: a wrong URI is to be said soon."""
+STORE_PATIENCE_BACK = 480.0
+"""The same for a job that has come back. It has work to lose, and nobody requeues it after it has given up. Below the ranks' CLAIM_WAIT."""
 FAILURES = 2
 """How often one checkpoint may fail to restore."""
 
@@ -396,8 +398,9 @@ class Attempt:
         return resumed
 
     def _patiently(self, work: Callable[[], T]) -> T:
-        """A store that can't be reached is tried again for a minute; one that refuses is not."""
-        until, said = self.clock() + STORE_PATIENCE, False
+        """A store that can't be reached is tried again for some time; one that refuses is not."""
+        patience = STORE_PATIENCE_BACK if self.identity.restart_count else STORE_PATIENCE
+        until, said = self.clock() + patience, False
         while True:
             try:
                 return work()

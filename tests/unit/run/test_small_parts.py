@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from job_wrapper.errors import MaxAttempts, NoProgress, UsageError
+from job_wrapper.errors import MaxAttempts, NoProgress, StoreError, UsageError
 from job_wrapper.node_config import NodeConfig
+from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.identity import BATCH_STEP, identify
 from job_wrapper.run.local_job import local_job_alive, local_job_id
@@ -27,6 +28,26 @@ def test_identity_of_a_first_attempt() -> None:
         "c", "7", "7", 0, 0, 0, 1,
     )  # fmt: skip
     assert not who.in_batch_step
+
+
+@pytest.mark.parametrize(("restarts", "seconds"), [(0, 60), (1, 480)])
+def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
+    monkeypatch: pytest.MonkeyPatch, restarts: int, seconds: int
+) -> None:
+    now = [0.0]
+
+    def away(*_: object, **__: object) -> None:
+        raise StoreError("no answer")
+
+    monkeypatch.setattr("job_wrapper.run.attempt.open_store", away)
+    monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
+    options = parse_options(["--uri", "s3://b/p", "--", "true"], NodeConfig(), {})
+    who = identify({**STEP, "SLURM_RESTART_COUNT": str(restarts)}, NodeConfig(), "")
+    said: list[str] = []
+    with pytest.raises(StoreError, match="no answer"):
+        Attempt(options, who, NodeConfig(), None, said.append, clock=lambda: now[0]).begin()
+    assert now[0] == seconds
+    assert len(said) == 1
 
 
 def test_identity_of_an_array_task_and_a_rank() -> None:
