@@ -118,7 +118,8 @@ def judge_signal(view: JobView, rules: Rules) -> tuple[Verdict, str, float | Non
     """What a signal meant, from how Slurm shows the job: the verdict, a reason for people, and a deadline.
 
     Slurm sets the job's state and PreemptTime before it sends the signal. At preemption it lowers EndTime to the end of the
-    grace (seen on 22.05.8; there PreemptTime stays from earlier attempts, so it counts only from this attempt's start on).
+    grace, and a requeue clears PreemptTime (seen on 22.05.8 and 24.11.5). One from before the start is that of a job preempted while it
+    was CONFIGURING: Slurm has forgotten it, and the manager requeues the job (SLURM_FACTS R29).
     """
     if view.restart_count > rules.restart_count:
         return Verdict.LEAVE, "requeued", None
