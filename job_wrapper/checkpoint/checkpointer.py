@@ -310,9 +310,11 @@ class Checkpointer:
     def _begin(self, committer: Committer, seq: int | None) -> Save:
         """Stage and start: the only time that training stops."""
         try:
-            encoded = encode(self._tree())
-            staged = self._arena.stage(encoded.tensors)
-            skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
+            with process.no_garbage_collection():
+                encoded = encode(self._tree())
+                staged = self._arena.stage(encoded.tensors)
+                skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
+                del encoded
         except (CheckpointFailed, MemoryError) as error:
             if seq is not None:
                 committer.failed(seq, str(error))

@@ -4,16 +4,18 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable
 from typing import Any, Literal
 
 import torch
 
+from job_wrapper.checkpoint import bundles
 from job_wrapper.checkpoint.committer import Committer
-from job_wrapper.checkpoint.staging import Staged, memory_of
+from job_wrapper.checkpoint.memory import empty
+from job_wrapper.checkpoint.staging import Batch, memory_of
 from job_wrapper.checkpoint.state import Encoded, decode, dtype_of, parse
 from job_wrapper.client import Committed
-from job_wrapper.errors import Damaged, ObjectMissing, SpotburstError, StoreError
+from job_wrapper.errors import Damaged, NewerFormat, ObjectMissing, SpotburstError, StoreError
 from job_wrapper.store import (
     Item,
     ItemKind,
@@ -26,9 +28,10 @@ from job_wrapper.store import (
     read_part,
 )
 
-FORMAT = 1
-"""Version of the layout of this part: tensors by name, and the skeleton under ``SKELETON``."""
-SKELETON = "state.json"
+FORMAT = 2
+"""Version of the layout of this part: large tensors by name, small ones in bundles, and the skeleton under ``SKELETON``."""
+SKELETON = ".state.json"
+"""No tensor's path in a `Checkpointer`'s state begins with a dot."""
 
 
 class Replaced(SpotburstError):
@@ -60,7 +63,7 @@ class Save:
         step: int,
         seq: int | None,
         skeleton: Encoded,
-        staged: Sequence[Staged],
+        staged: Batch,
         base: Part | None,
         ended: Callable[[Save], None],
     ) -> None:
@@ -71,7 +74,7 @@ class Save:
         self.part = base
         """What the next save may point to: the part of the last commit."""
         self.written = 0
-        self.total = sum(len(one.data) for one in staged)
+        self.total = staged.total
         self._committer, self._name, self._skeleton, self._staged = committer, name, skeleton, staged
         self._ended = ended
         self._given_up = False
@@ -111,7 +114,7 @@ class Save:
             self.error = error
             self._report(error)
         finally:
-            self._skeleton, self._staged = Encoded(None, {}), ()
+            self._skeleton, self._staged = Encoded(None, {}), Batch()
             self._ended(self)
             self.done.set()
 
@@ -130,7 +133,12 @@ class Save:
         committer = self._committer
         with PartWriter(committer.store, committer.data_prefix, self._name, base=self.part) as writer:
             writer.add_bytes(SKELETON, self._skeleton.to_json())
-            for one in self._staged:
+            if self._staged.bundles:
+                writer.add_bytes(bundles.INDEX, bundles.encode_index(self._staged.bundles))
+            for number, bundle in enumerate(self._staged.bundles):
+                writer.add_bytes(bundles.name_of(number), bundle.data)
+                self.written += len(bundle.data)
+            for one in self._staged.tensors:
                 self._check()
                 writer.add_tensor(one.name, one.data, dtype=one.dtype, shape=one.shape)
                 self.written += len(one.data)
@@ -146,21 +154,31 @@ def read_state(store: ObjectStore, manifest: ObjectRef, name: str) -> tuple[Any,
             raise Damaged(f"{store.uri}/{manifest.key}: holds no state of this program (no part {name!r})")
         part = read_part(store, reference)
         where = f"{store.uri}/{reference.key}"
-        skeleton = bytearray()
+        version = part.attributes.get("format")
+        if version != FORMAT:
+            kind = NewerFormat if isinstance(version, int) and version > FORMAT else Damaged
+            raise kind(f"{where}: a state laid out in format {version!r}; this version reads format {FORMAT}")
         tensors: dict[str, torch.Tensor] = {}
+        buffers: dict[str, bytearray] = {}
         pairs: list[tuple[Item, memoryview]] = []
         for item in part.items:
             if item.kind is ItemKind.TENSOR:
                 tensors[item.name] = tensor = _empty(item, where)
                 if tensor.numel():
                     pairs.append((item, memory_of(tensor)))
-            elif item.name == SKELETON:
-                skeleton = bytearray(item.length)
-                pairs.append((item, memoryview(skeleton)))
+            else:
+                buffers[item.name] = bytearray(item.length)
+                pairs.append((item, memoryview(buffers[item.name])))
         read_items_into(store, pairs)
+        del pairs
+        if bundles.INDEX in buffers:
+            for number, rows in enumerate(bundles.decode_index(buffers.pop(bundles.INDEX), where)):
+                tensors.update(bundles.unpack(rows, buffers.pop(bundles.name_of(number)), where))
     except ObjectMissing as error:
         raise Damaged(f"{error}: a checkpoint needs it") from error
-    return decode(parse(skeleton), tensors), part
+    except KeyError as error:
+        raise Damaged(f"{where}: damaged: there is no item {error}") from error
+    return decode(parse(buffers.get(SKELETON, b"")), tensors), part
 
 
 def _empty(item: Item, where: str) -> torch.Tensor:
@@ -174,4 +192,4 @@ def _empty(item: Item, where: str) -> torch.Tensor:
         raise Damaged(f"{where}: damaged: item {item.name!r} is no tensor ({error})") from error
     if not fits:
         raise Damaged(f"{where}: damaged: item {item.name!r} has {item.length} bytes, not those of {dtype} {shape}")
-    return torch.empty(shape, dtype=dtype)
+    return empty(shape, dtype)

@@ -10,18 +10,21 @@ import ctypes
 import mmap
 import threading
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 import torch
 
+from job_wrapper.checkpoint.bundles import BELOW, SIZE, Bundle, Row, aligned
 from job_wrapper.checkpoint.state import dtype_name
 
-ALIGNMENT = 64
-"""Bytes: any dtype can be viewed at such an offset."""
+PAGE = 4096
+"""Bytes: tensors that are no part of a bundle begin at a page."""
 _GRAIN = 2 << 20
 """Bytes: a huge page."""
 _SMALL = 256 << 10
 """Bytes: below this the way through torch costs more than the copy, and its threads gain nothing."""
+
+_Sized = tuple[str, torch.Tensor, int]
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,9 +37,38 @@ class Staged:
     data: memoryview
 
 
+@dataclass(slots=True)
+class Batch:
+    """All that a save has to write."""
+
+    tensors: list[Staged] = field(default_factory=list)
+    bundles: list[Bundle] = field(default_factory=list)
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        return sum(len(one.data) for one in self.tensors) + sum(len(one.data) for one in self.bundles)
+
+
 def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
     """Bytes that these tensors take in the arena."""
-    return sum(_aligned(t.numel() * t.element_size()) for t in tensors.values())
+    return _plan(tensors)[2]
+
+
+def _plan(tensors: Mapping[str, torch.Tensor]) -> tuple[list[_Sized], list[_Sized], int]:
+    """Tensors for bundles, the others, and the bytes of the arena that they need."""
+    small: list[_Sized] = []
+    large: list[_Sized] = []
+    little = much = 0
+    for name, tensor in tensors.items():
+        length = tensor.numel() * tensor.element_size()
+        if length < BELOW:
+            small.append((name, tensor, length))
+            little += aligned(length)
+        else:
+            large.append((name, tensor, length))
+            much += _paged(length)
+    return small, large, _paged(little) + much
 
 
 def memory_of(tensor: torch.Tensor) -> memoryview:
@@ -47,8 +79,8 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
     return memoryview((ctypes.c_ubyte * length).from_address(tensor.data_ptr())).cast("B")
 
 
-def _aligned(length: int) -> int:
-    return -(-length // ALIGNMENT) * ALIGNMENT
+def _paged(length: int) -> int:
+    return -(-length // PAGE) * PAGE
 
 
 class Arena:
@@ -74,9 +106,9 @@ class Arena:
         with self._lock:
             self._reserve(size, pinned)
 
-    def stage(self, tensors: Mapping[str, torch.Tensor]) -> list[Staged]:
+    def stage(self, tensors: Mapping[str, torch.Tensor]) -> Batch:
         """Copy all of them; when this returns the program may change them. Held until ``release``."""
-        size = size_of(tensors)
+        small, large, size = _plan(tensors)
         devices = {t.device for t in tensors.values() if t.device.type != "cpu"}
         with self._lock:
             if self._held:
@@ -84,14 +116,15 @@ class Arena:
             self._reserve(size, any(d.type == "cuda" for d in devices))
             self._held = True
         try:
-            staged = self._copy(tensors)
+            batch = Batch()
+            self._copy_large(large, batch, self._copy_small(small, batch))
             for device in devices:
                 # The copies were put behind the step's own work on its stream; only now are they done.
                 torch.accelerator.synchronize(device)
         except BaseException:
             self._held = False
             raise
-        return staged
+        return batch
 
     def release(self) -> None:
         """The staged bytes are no longer needed."""
@@ -108,36 +141,70 @@ class Arena:
             self._bytes = torch.empty(rounded, dtype=torch.uint8, pin_memory=True)
         else:
             try:
-                pages = mmap.mmap(-1, rounded)
+                pages = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
             except OSError as error:
                 raise MemoryError(f"{rounded} bytes of staging memory are not to be had: {error.strerror}") from error
-            if hasattr(mmap, "MADV_HUGEPAGE"):
+            if hasattr(mmap, "MADV_HUGEPAGE"):  # with huge pages it is touched in a third of the time
                 pages.madvise(mmap.MADV_HUGEPAGE)
+            # A loader's workers do not need it, and its pages would have to be copied after each fork.
+            pages.madvise(mmap.MADV_DONTFORK)
             self._bytes = torch.frombuffer(pages, dtype=torch.uint8)
             ctypes.memset(self._bytes.data_ptr(), 0, rounded)
         self._view = memory_of(self._bytes)
         self.allocations += 1
 
     @torch.no_grad()
-    def _copy(self, tensors: Mapping[str, torch.Tensor]) -> list[Staged]:
-        arena, view = self._bytes, self._view
-        base = arena.data_ptr() if arena is not None else 0
-        staged = []
-        offset = 0
-        for name, tensor in tensors.items():
-            length = tensor.numel() * tensor.element_size()
-            if length:
-                assert arena is not None  # noqa: S101
-                plain = tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
-                if plain and length < _SMALL and tensor.device.type == "cpu":
-                    ctypes.memmove(base + offset, tensor.data_ptr(), length)
-                elif plain:
-                    # As bytes: there are dtypes (int4, …) that have no copy of their own.
-                    arena[offset : offset + length].copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
-                else:
-                    arena[offset : offset + length].view(tensor.dtype).view(tensor.shape).copy_(
-                        tensor, non_blocking=True
-                    )
-            staged.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), view[offset : offset + length]))
-            offset += _aligned(length)
-        return staged
+    def _copy_small(self, tensors: list[_Sized], batch: Batch) -> int:
+        """Copy what goes into bundles; returns the end in the arena."""
+        if not tensors:
+            return 0
+        view = self._view
+        base = self._bytes.data_ptr() if self._bytes is not None else 0
+        move = ctypes.memmove
+        start = end = 0
+        rows: list[Row] = []
+        for name, tensor, length in tensors:
+            offset = aligned(end)
+            if offset + length > start + SIZE:
+                batch.bundles.append(Bundle(rows, view[start:end]))
+                start, rows = offset, []
+            end = offset + length
+            rows.append((name, tensor.dtype, tensor.shape))
+            if not length:
+                continue
+            if not tensor.is_cpu:
+                self._copy_to(tensor, offset, length)
+                continue
+            plain = tensor.contiguous()
+            if plain.is_conj() or plain.is_neg():
+                plain = plain.resolve_conj().resolve_neg()
+            move(base + offset, plain.data_ptr(), length)
+        batch.bundles.append(Bundle(rows, view[start:end]))
+        return end
+
+    @torch.no_grad()
+    def _copy_large(self, tensors: list[_Sized], batch: Batch, offset: int) -> None:
+        view = self._view
+        base = self._bytes.data_ptr() if self._bytes is not None else 0
+        for name, tensor, length in tensors:
+            offset = _paged(offset)
+            if tensor.is_cpu and length < _SMALL and _plain(tensor):
+                ctypes.memmove(base + offset, tensor.data_ptr(), length)
+            else:
+                self._copy_to(tensor, offset, length)
+            end = offset + length
+            batch.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), view[offset:end]))
+            offset = end
+
+    def _copy_to(self, tensor: torch.Tensor, offset: int, length: int) -> None:
+        assert self._bytes is not None  # noqa: S101
+        target = self._bytes[offset : offset + length]
+        if _plain(tensor):
+            # As bytes: there are dtypes (int4, …) that have no copy of their own.
+            target.copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
+        else:
+            target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+
+
+def _plain(tensor: torch.Tensor) -> bool:
+    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()

@@ -113,7 +113,8 @@ def _where(path: str) -> str:
 @dataclass(slots=True)
 class _Encoder:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    seen: dict[tuple[Any, ...], str] = field(default_factory=dict)
+    seen: dict[int, list[tuple[torch.Tensor, str]]] = field(default_factory=dict)
+    """Tensors by address, with the names that they have been given."""
 
     def encode(self, value: Any, path: str, depth: int) -> Any:
         if value is None or value is True or value is False:
@@ -139,7 +140,15 @@ class _Encoder:
     def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
         dot = f"{path}." if path else ""
         if all(type(k) is str for k in value):
-            return {"map": {k: self.encode(v, dot + k, depth) for k, v in value.items()}}
+            # Tensors here and not by way of ``encode``: a state may have very many.
+            return {
+                "map": {
+                    k: {"tensor": self.tensor(v, dot + k)}
+                    if type(v) is torch.Tensor
+                    else self.encode(v, dot + k, depth)
+                    for k, v in value.items()
+                }
+            }
         pairs = []
         for key, v in value.items():
             if not isinstance(key, (str, int, float, bool, bytes, tuple, type(None))):
@@ -200,41 +209,47 @@ class _Encoder:
     def tensor(self, value: torch.Tensor, path: str) -> str:
         kind = type(value)
         problem = ""
-        if kind not in (torch.Tensor, torch.nn.Parameter):
+        if kind is not torch.Tensor and kind is not torch.nn.Parameter:
             problem = f"of type {kind.__module__}.{kind.__qualname__}"
         elif value.layout is not torch.strided:
             problem = f"with layout {str(value.layout).removeprefix('torch.')}"
         elif value.is_quantized:
             problem = f"of quantized dtype {dtype_name(value.dtype)}"
-        elif value.device.type == "meta":
+        elif value.is_meta:
             problem = "on the meta device (it has no content)"
         if problem:
             raise UnsupportedState(f"{_where(path)}: a tensor {problem} can't be put into a checkpoint")
-        key: tuple[Any, ...] | None = None
-        if value.numel():
-            # Tied weights and other names of the same memory are stored once.
-            key = (
-                value.data_ptr(),
-                value.dtype,
-                value.shape,
-                value.stride(),
-                value.device,
-                value.is_conj(),
-                value.is_neg(),
-            )
-            known = self.seen.get(key)
-            if known is not None:
-                return known
+        address = value.data_ptr()
         name = path
         number = 2
         while name in self.tensors:  # {"a.b": …} beside {"a": {"b": …}}
             name = f"{path}#{number}"
             number += 1
+        if address and value.numel():
+            # Tied weights and other names of the same memory are stored once.
+            here = self.seen.get(address)
+            if here is None:
+                self.seen[address] = [(value, name)]
+            else:
+                for other, known in here:
+                    if _same(other, value):
+                        return known
+                here.append((value, name))
         # Kept until the checkpoint is staged, so that no later temporary can come to lie at the same address.
         self.tensors[name] = value
-        if key is not None:
-            self.seen[key] = name
         return name
+
+
+def _same(one: torch.Tensor, other: torch.Tensor) -> bool:
+    """Whether two tensors at one address are the same."""
+    return (
+        one.dtype == other.dtype
+        and one.shape == other.shape
+        and one.stride() == other.stride()
+        and one.device == other.device
+        and one.is_conj() == other.is_conj()
+        and one.is_neg() == other.is_neg()
+    )
 
 
 def _decode(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
