@@ -38,7 +38,7 @@ def command(
     known = settings(config)
     shown, slurm_error = slurm_job(known, job)
     entries: list[Entry] = []
-    address = None
+    address = run = None
     try:
         where = place(known, uri, endpoint_url, cluster)
         run = find_run(where, job, name, shown)
@@ -51,7 +51,7 @@ def command(
     made = attempts(entries)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
     told = sorted([*story.timeline(entries), *decisions(known, job, shown)])
-    next_words = story.outlook(shown, slurm_error, entries)
+    next_words = story.outlook(shown, slurm_error, entries, run)
     if json:
         output.as_json(
             {

@@ -119,17 +119,19 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
     return f"{words}; attempt {last.epoch}, {last.summary.recoveries} recoveries"
 
 
-def outlook(job: Job | None, slurm_error: str | None, entries: Sequence[Entry], now: float | None = None) -> str:
-    """What happens next, and why."""
+def outlook(
+    job: Job | None, slurm_error: str | None, entries: Sequence[Entry], run: str | None, now: float | None = None
+) -> str:
+    """What happens next, and why. ``run`` is the path of the run whose ``entries`` these are."""
     last = entries[-1] if entries else None
     if last is not None and last.summary.ended == 0:
         return "nothing: the run has finished. Started again it exits at once"
     if last is not None and last.summary.ended is not None:
-        return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {_by_hand(last)}"
+        return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {_by_hand(last, run)}"
     if slurm_error is not None:
         return "not known, since Slurm can't be asked"
     if job is None:
-        return f"nothing by itself: Slurm does not know the job any more. {_by_hand(last)}"
+        return f"nothing by itself: Slurm does not know the job any more. {_by_hand(last, run)}"
     if job.has("COMPLETING"):
         return "the attempt that ran is ending; then Slurm decides"
     if job.has("CONFIGURING"):
@@ -142,7 +144,7 @@ def outlook(job: Job | None, slurm_error: str | None, entries: Sequence[Entry], 
         return _pending(job, now)
     if job.has(*_OVER):
         word = sorted(job.states & _OVER)[0]
-        return f"nothing by itself: Slurm ended the job ({word}). {_by_hand(last)}"
+        return f"nothing by itself: Slurm ended the job ({word}). {_by_hand(last, run)}"
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
 
 
@@ -164,9 +166,11 @@ def _pending(job: Job, now: float | None) -> str:
     return _WAITS.get(job.reason.replace(" ", "_"), f"waits for Slurm to start it: {job.reason or 'no reason given'}")
 
 
-def _by_hand(last: Entry | None) -> str:
-    if last is None or not last.summary.commits:
+def _by_hand(last: Entry | None, run: str | None) -> str:
+    if run is None or last is None or not last.summary.commits:
         return "There is no checkpoint to go on from"
     newest = last.summary.commits[-1]
     at = f"step {newest.step}" if newest.step is not None else f"entry {newest.seq}"
-    return f"The checkpoint of {at} stands: a new job with `spotburst run --run {last.writer.job_id} …` goes on from it"
+    _, known_as, name = run.split("/")
+    options = f"--run {known_as}" + ("" if name == "main" else f" --name {name}")
+    return f"The checkpoint of {at} stands: a new job with `spotburst run {options} …` goes on from it"

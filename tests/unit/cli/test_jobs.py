@@ -173,6 +173,21 @@ def test_a_run_with_a_name_is_found_by_its_name_and_by_its_job(site: Site, spotb
         assert json.loads(spotburst("attempts", job, "--json").out)[0]["last_step"] == 4
 
 
+@pytest.mark.parametrize(
+    ("run", "options"),
+    [
+        ("demo/70/main", "--run 70 "),
+        ("demo/70/second", "--run 70 --name second "),
+        ("demo/big-model/main", "--run big-model "),
+    ],
+)
+def test_how_to_go_on_by_hand_names_the_run(site: Site, spotburst: Spotburst, run: str, options: str) -> None:
+    claim = site.claim("70", run=run)
+    site.commit(claim, 4, b"a")
+    claim.end(1, "ProgramFailed")
+    assert f"`spotburst run {options}…`" in spotburst("describe", "70").out
+
+
 def test_a_damaged_log_is_named_not_passed_over(site: Site, spotburst: Spotburst) -> None:
     site.reclaimed_twice()
     entry = site.folder / "store/demo/123/main/log/00000004.json"
