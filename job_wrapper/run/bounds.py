@@ -28,6 +28,6 @@ def check_bounds(summary: Summary, bounds: Bounds) -> SpotburstError | None:
     if summary.recoveries > bounds.recoveries:
         return MaxAttempts(
             f"this job was brought back {bounds.recoveries} times, which is the bound (recovery.max_attempts in burst.yaml). "
-            "Its newest commit stands; a new job with the same --run goes on from it"
+            "Its newest commit stands: `spotburst describe JOB` says how a new job goes on from it"
         )
     return None
