@@ -14,7 +14,7 @@ from slurm_plugin.slurm.records import Job
 
 Key = tuple[int, int, int]
 AGAIN = 10.0
-"""Seconds before the store is asked again after a fault."""
+"""Seconds before the store is asked again about a job after a fault."""
 
 
 def _key(job: Job) -> Key:
@@ -34,7 +34,8 @@ class RunReader:
         self._wanted: dict[Key, Job] = {}
         self._lock = threading.Lock()
         self._ready = threading.Condition(self._lock)
-        self._not_before = 0.0
+        self._not_before: dict[Key, float] = {}
+        """By job, so that one whose run can't be read does not hold up the others."""
         self._stopped = False
         self._thread = threading.Thread(target=self._run, name="runs", daemon=True)
 
@@ -54,6 +55,7 @@ class RunReader:
             keys = {_key(job): job for job in jobs}
             self._found = {key: found for key, found in self._found.items() if key in keys}
             self._wanted = {key: job for key, job in keys.items() if key not in self._found}
+            self._not_before = {key: when for key, when in self._not_before.items() if key in self._wanted}
             self._ready.notify()
 
     def found(self) -> dict[int, tuple[RunTail, ...]]:
@@ -64,26 +66,30 @@ class RunReader:
     def _run(self) -> None:
         while True:
             with self._ready:
-                while not self._stopped and (not self._wanted or time.monotonic() < self._not_before):
-                    wait = None if not self._wanted else max(0.05, self._not_before - time.monotonic())
-                    self._ready.wait(wait)
-                if self._stopped:
+                while not self._stopped and (due := self._due()) is None:
+                    self._ready.wait(1.0 if self._wanted else None)
+                if self._stopped or due is None:
                     return
-                key, job = next(iter(self._wanted.items()))
+                key, job = due
             try:
                 tails = self.read(job)
             except Exception as error:
                 text = str(error) if isinstance(error, SpotburstError) else repr(error)
-                self._once.fault("checkpoint store", text)
+                self._once.fault(f"checkpoints of job {job.name_id}", text)
                 self._store = None
-                self._not_before = time.monotonic() + AGAIN
+                with self._lock:
+                    self._not_before[key] = time.monotonic() + AGAIN
                 continue
-            self._once.well("checkpoint store")
+            self._once.well(f"checkpoints of job {job.name_id}")
             with self._lock:
                 self._wanted.pop(key, None)
                 self._found[key] = tails
             if tails:
                 self._wake()
+
+    def _due(self) -> tuple[Key, Job] | None:
+        now = time.monotonic()
+        return next((item for item in self._wanted.items() if self._not_before.get(item[0], now) <= now), None)
 
     def read(self, job: Job) -> tuple[RunTail, ...]:
         """The runs of one job. A run whose newest entry is damaged is left out and logged. Raises ``StoreError``."""

@@ -66,7 +66,7 @@ def test_read_in_the_background_once_and_again_after_a_fault(tmp_path: Path) -> 
             break
         time.sleep(0.01)
     assert reader.found() == {}, "unknown is not 'no run'"
-    reader._not_before = 0.0
+    reader._not_before.clear()
     reader.look_up([ENDED])
     for _ in range(300):
         if reader.found():
@@ -77,3 +77,18 @@ def test_read_in_the_background_once_and_again_after_a_fault(tmp_path: Path) -> 
     reader.look_up([])
     assert reader.found() == {}
     reader.stop()
+
+
+def test_a_job_whose_runs_cannot_be_read_does_not_hold_up_the_others(tmp_path: Path) -> None:
+    claim(tmp_path, "12", "c/12/main")
+    claim(tmp_path, "13", "c/13/main")
+    (tmp_path / "c/jobs/12/main").write_bytes(b"not ours")
+    reader = RunReader("c", lambda: store(tmp_path), Once())
+    reader.start()
+    reader.look_up([ENDED, job(13, "FAILED", end_time=1000)])
+    for _ in range(300):
+        if reader.found():
+            break
+        time.sleep(0.02)
+    reader.stop()
+    assert {number: [t.run for t in tails] for number, tails in reader.found().items()} == {13: ["c/13/main"]}
