@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import mmap
 import queue
 import threading
 from collections.abc import Callable, Mapping
@@ -96,7 +97,8 @@ class PackThread(threading.Thread):
         self._writer: ObjectWriter | None = None
         self._key = ""
         self._offset = 0
-        self._buffer = bytearray()
+        self._buffer: mmap.mmap | None = None
+        """Begins at a page, as direct writes must."""
         self._used = 0
 
     def run(self) -> None:
@@ -159,25 +161,32 @@ class PackThread(threading.Thread):
         self, writer: ObjectWriter, data: memoryview, length: int, alignment: int = SMALL_ALIGNMENT
     ) -> int:
         padding = -self._offset % alignment
-        if self._used + padding + length > len(self._buffer):
-            self._flush(writer)
-            if not self._buffer:
-                self._buffer = bytearray(_GATHER)
+        buffer = self._buffer
+        if buffer is None:
+            buffer = self._buffer = mmap.mmap(-1, _GATHER)
+        elif self._used + padding + length > _GATHER:
+            # Whole pages only, so that what follows in the file begins at a page again.
+            self._flush(writer, self._used // ALIGNMENT * ALIGNMENT)
         used = self._used
         if padding:
-            self._buffer[used : used + padding] = _ZEROS[:padding]
+            buffer[used : used + padding] = _ZEROS[:padding]
             used += padding
-        self._buffer[used : used + length] = data
+        buffer[used : used + length] = data
         self._used = used + length
         offset = self._offset + padding
         self._offset = offset + length
         return offset
 
-    def _flush(self, writer: ObjectWriter) -> None:
-        if self._used:
-            with memoryview(self._buffer) as view:
-                writer.write(view[: self._used])
-            self._used = 0
+    def _flush(self, writer: ObjectWriter, count: int | None = None) -> None:
+        """Write the first ``count`` gathered bytes, or all of them."""
+        buffer = self._buffer
+        count = self._used if count is None else count
+        if buffer is not None and count:
+            with memoryview(buffer) as view, view[:count] as head:
+                writer.write(head)
+            rest = self._used - count
+            buffer[:rest] = buffer[count : self._used]
+            self._used = rest
 
     def _close(self) -> None:
         if self._writer is None:

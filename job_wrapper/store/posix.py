@@ -18,6 +18,7 @@ from collections.abc import Iterable, Iterator
 from pathlib import Path
 
 from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
+from job_wrapper.store.direct import PAGE, direct_length, set_direct
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.paths import check_key
 
@@ -228,15 +229,40 @@ class PosixWriter:
     def __init__(self, unfinished: Unfinished, path: str) -> None:
         self._file: Unfinished | None = unfinished
         self._path = path
+        self._length = 0
+        self._direct = True
 
     def write(self, data: bytes | memoryview) -> None:
         """``ObjectWriter.write``."""
         if self._file is None:
             raise StoreError(f"{self._path}: already closed")
+        view = memoryview(data).cast("B")
+        length = len(view)
         try:
-            _write_all(self._file.fd, data)
+            directly = direct_length(view, self._length)
+            if directly and self._direct:
+                view = view[self._write_directly(self._file.fd, view[:directly]) :]
+            _write_all(self._file.fd, view)
         except OSError as error:
             raise _translated(error, self._path) from error
+        self._length += length
+
+    def _write_directly(self, fd: int, view: memoryview) -> int:
+        """As much as the file system takes so; returns the number of bytes."""
+        if not set_direct(fd, True):
+            self._direct = False
+            return 0
+        done = 0
+        try:
+            while done < len(view) and done % PAGE == 0:
+                done += os.write(fd, view[done : done + (1 << 30)])
+        except OSError as error:
+            if error.errno != errno.EINVAL:
+                raise
+            self._direct = False
+        finally:
+            set_direct(fd, False)
+        return done
 
     def close(self) -> None:
         """``ObjectWriter.close``."""
