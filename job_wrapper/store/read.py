@@ -14,6 +14,8 @@ _SMALL = 1 << 20
 """Segments below this size that lie close together are fetched with one read."""
 _GAP = 64 << 10
 _SPAN = 8 << 20
+THREADS = 4
+"""Requests under way at once: two processors hash, and a bucket answers each slowly."""
 
 
 def _verified(store: ObjectStore, ref: ObjectRef) -> bytes:
@@ -58,7 +60,7 @@ class _Read:
     pieces: list[tuple[Segment, memoryview, str]] = field(default_factory=list)
 
 
-def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]], threads: int = 2) -> None:
+def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]], threads: int = THREADS) -> None:
     """Fill many buffers in parallel; small neighbours are fetched together. Raises ``Damaged`` naming object, item and place."""
     pieces: list[tuple[Segment, memoryview, str]] = []
     for item, buffer in pairs:
@@ -70,14 +72,15 @@ def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]]
             pieces.append((segment, view[at : at + segment.length], item.name))
             at += segment.length
     reads = _plan(pieces)
+    scratch: list[bytearray] = []
     if threads <= 1 or len(reads) <= 1:
         for read in reads:
-            _fetch(store, read)
+            _fetch(store, read, scratch)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads, "spotburst-read") as pool:
-        futures = [pool.submit(_fetch, store, read) for read in reads]
+        futures = [pool.submit(_fetch, store, read, scratch) for read in reads]
         try:
             for future in futures:
                 future.result()
@@ -106,17 +109,24 @@ def _plan(pieces: list[tuple[Segment, memoryview, str]]) -> list[_Read]:
     return reads
 
 
-def _fetch(store: ObjectStore, read: _Read) -> None:
+def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray]) -> None:
+    """``scratch`` holds buffers of ``_SPAN`` bytes that are free."""
     if len(read.pieces) == 1:
         segment, view, name = read.pieces[0]
         store.read_into(read.pack, read.start, view)
         _check(store, segment, view, name)
         return
-    data = memoryview(store.get_range(read.pack, read.start, read.end - read.start))
+    try:
+        buffer = scratch.pop()
+    except IndexError:
+        buffer = bytearray(_SPAN)
+    data = memoryview(buffer)[: read.end - read.start]
+    store.read_into(read.pack, read.start, data)
     for segment, view, name in read.pieces:
         at = segment.offset - read.start
         view[:] = data[at : at + segment.length]
         _check(store, segment, view, name)
+    scratch.append(buffer)
 
 
 def _check(store: ObjectStore, segment: Segment, view: memoryview, name: str) -> None:
@@ -127,7 +137,7 @@ def _check(store: ObjectStore, segment: Segment, view: memoryview, name: str) ->
         )
 
 
-def verify_checkpoint(store: ObjectStore, ref: ObjectRef, threads: int = 2) -> None:
+def verify_checkpoint(store: ObjectStore, ref: ObjectRef, threads: int = THREADS) -> None:
     """Read everything that a manifest names, through a few buffers. Raises ``Damaged`` or ``ObjectMissing`` naming what is wrong."""
     manifest = read_manifest(store, ref)
     for name, part_ref in manifest.parts.items():
