@@ -1,0 +1,202 @@
+"""torch.distributed.checkpoint over the run's store: what is saved comes back, on any number of ranks."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import sys
+from collections import Counter
+from pathlib import Path
+from typing import Any
+
+import numpy as np
+import pytest
+import torch
+import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
+
+from job_wrapper.checkpoint import UnsupportedState
+from job_wrapper.checkpoint.dcp import DistributedRun
+from job_wrapper.errors import ExitCode, Fenced, RestoreFailed
+from job_wrapper.store import verify_checkpoint
+from tests.unit.checkpoint.training import assert_equal, open_run
+
+pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
+
+
+@pytest.fixture(scope="module")
+def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    """What two real ranks over gloo have done."""
+    folder = tmp_path_factory.mktemp("ranks")
+    program = Path(__file__).with_name("dcp_program.py")
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    both = [
+        subprocess.Popen(
+            [sys.executable, program, folder, str(rank)], env=environment, stderr=subprocess.PIPE, text=True
+        )
+        for rank in range(2)
+    ]
+    try:
+        for process in both:
+            _, errors = process.communicate(timeout=240)
+            assert process.returncode == 0, errors
+    finally:
+        for process in both:
+            process.kill()
+    result: dict[str, Any] = torch.load(folder / "result", weights_only=False)
+    return result
+
+
+@pytest.mark.parametrize("how", ["save", "async"])
+def test_sharded_training_goes_on_at_the_step(ranks: dict[str, Any], how: str) -> None:
+    stopped, resumed, undisturbed = ranks[f"{how} stopped"], ranks[f"{how} resumed"], ranks["undisturbed"]
+    assert stopped["code"] == ExitCode.REQUEUED
+    assert resumed["began_at"] == {"save": 2, "async": 5}[how]
+    assert resumed["log"] == undisturbed["log"]
+    assert_equal(resumed["state"], undisturbed["state"])
+
+
+def test_two_ranks_to_one(ranks: dict[str, Any]) -> None:
+    assert ranks["one loaded"]["shards"]["tall"][5, -1] == 6
+    assert_equal(ranks["one loaded"], ranks["two saved"])
+
+
+def test_one_rank_to_two(ranks: dict[str, Any]) -> None:
+    assert len(ranks["one saved"]["values"]["log"]) == 6
+    assert_equal(ranks["two loaded"], ranks["one saved"])
+
+
+def open_distributed(folder: Path) -> DistributedRun:
+    run = DistributedRun.open(committer=open_run(folder))
+    assert run is not None
+    return run
+
+
+def example() -> dict[str, Any]:
+    return {
+        "tensors": {
+            "a": torch.randn(3, 4),
+            "half": torch.randn(5).bfloat16(),
+            "scalar": torch.tensor(3),
+            "empty": torch.empty(0, 2),
+        },
+        "strided": torch.arange(12.0).view(3, 4).t(),
+        "list": [1, 2.5, None],
+        "tuple": (1, "x", np.arange(4), torch.ones(2), (2**70, b"\x00\xff"), Counter("abca")),
+        "nan": float("nan"),
+    }
+
+
+def blank(tree: Any) -> Any:
+    if isinstance(tree, torch.Tensor):
+        return torch.zeros_like(tree)
+    if isinstance(tree, dict):
+        return {k: blank(v) for k, v in tree.items()}
+    return [0] * len(tree) if isinstance(tree, list) else 0
+
+
+def test_every_kind_of_value_comes_back_and_no_pickle_is_stored(tmp_path: Path) -> None:
+    state = example()
+    run = open_distributed(tmp_path)
+    assert run.restore is None and not run.load(example())
+    dcp.save(state, storage_writer=run.writer(7))
+    found = blank(state)
+    resumed = open_distributed(tmp_path)
+    assert resumed.load(found)
+    assert resumed.restore is not None and resumed.restore.step == 7
+    assert_equal({k: found[k] for k in state}, state)
+    for path in tmp_path.rglob("*"):
+        assert not path.is_file() or b"data.pkl" not in path.read_bytes()
+
+
+def test_a_value_that_cannot_be_saved_is_named_and_nothing_is_committed(tmp_path: Path) -> None:
+    run = open_distributed(tmp_path)
+    with pytest.raises(CheckpointException) as caught:
+        dcp.save({"a": torch.ones(2), "model": {"hook": object()}}, storage_writer=run.writer(1))
+    (error,) = (failure for failure, _ in caught.value.failures.values())
+    assert isinstance(error, UnsupportedState)
+    assert "model.hook" in str(error)
+    assert open_distributed(tmp_path).restore is None
+
+
+def test_async_save_holds_the_moment_of_the_call(tmp_path: Path) -> None:
+    state = {"x": torch.arange(100_000.0), "log": [1], "table": ({"a": 1},)}
+    run = open_distributed(tmp_path)
+    if not torch.distributed.is_initialized():
+        torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        saving = dcp.async_save(state, storage_writer=run.writer(1))
+        state["x"].zero_()
+        state["log"][0] = 2
+        saving.result()  # type: ignore[union-attr]
+        found = {"x": torch.zeros(100_000), "log": [0], "table": 0}
+        assert open_distributed(tmp_path).load(found)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert found["x"].equal(torch.arange(100_000.0))
+    assert found["log"] == [1]
+    assert found["table"] == ({"a": 1},)
+
+
+def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
+    def packs() -> int:
+        return sum(p.stat().st_size for p in tmp_path.rglob("*.pack"))
+
+    state = {"frozen": torch.randn(500_000), "head": torch.randn(1000)}
+    run = open_distributed(tmp_path)
+    dcp.save(state, storage_writer=run.writer(1))
+    first = packs()
+    state["head"] += 1
+    dcp.save(state, storage_writer=run.writer(2))
+    assert 4000 <= packs() - first < 20_000
+    found = blank(state)
+    assert open_distributed(tmp_path).load(found)
+    assert_equal(found, state)
+
+
+def damage(folder: Path, epoch: int) -> None:
+    for pack in folder.rglob(f"e{epoch:08d}/dcp-0-*.pack"):
+        data = bytearray(pack.read_bytes())
+        data[len(data) // 2] ^= 1  # one bit
+        pack.write_bytes(data)
+
+
+def test_a_damaged_checkpoint_is_passed_over_and_at_last_refused(tmp_path: Path) -> None:
+    for number in (1, 2):
+        dcp.save({"x": torch.full((1000,), float(number))}, storage_writer=open_distributed(tmp_path).writer(number))
+    damage(tmp_path, 2)
+    found = {"x": torch.zeros(1000)}
+    assert open_distributed(tmp_path).load(found)
+    assert found["x"].eq(1).all()
+    damage(tmp_path, 1)
+    with pytest.raises(RestoreFailed):
+        open_distributed(tmp_path).load(found)
+
+
+def test_a_state_of_another_shape_is_an_error_and_no_damage(tmp_path: Path) -> None:
+    run = open_distributed(tmp_path)
+    dcp.save({"x": torch.ones(3)}, storage_writer=run.writer(1))
+    resumed = open_distributed(tmp_path)
+    with pytest.raises(CheckpointException, match="Size mismatch"):
+        resumed.load({"x": torch.ones(4)})
+    assert open_distributed(tmp_path).load({"x": torch.ones(3)})
+
+
+def test_an_attempt_that_was_overtaken_commits_nothing(tmp_path: Path) -> None:
+    older = open_distributed(tmp_path)
+    newer = open_distributed(tmp_path)
+    with pytest.raises(CheckpointException) as caught:
+        dcp.save({"x": torch.ones(3)}, storage_writer=older.writer(1))
+    assert any(isinstance(failure, Fenced) for failure, _ in caught.value.failures.values())
+    with pytest.raises(SystemExit) as end:
+        older.wanted()
+    assert end.value.code == ExitCode.FENCED
+    assert newer.wanted() is False
+
+
+def test_the_checkpoint_verifies_as_any_other(tmp_path: Path) -> None:
+    committer = open_run(tmp_path)
+    run = DistributedRun.open(committer=committer)
+    assert run is not None
+    dcp.save(example(), storage_writer=run.writer(1))
+    verify_checkpoint(committer.store, committer._claim.entry.summary.commits[-1].manifest)
