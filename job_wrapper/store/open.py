@@ -5,27 +5,43 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from job_wrapper.errors import StoreError, StoreRefused
+from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.paths import PROOF_KEY
 from job_wrapper.store.posix import PosixStore
 
 SCHEMES = ("file://", "s3://")
 
 
-def open_store(uri: str, *, endpoint_url: str = "", prove: bool = True, create: bool | None = None) -> ObjectStore:
+def open_store(
+    uri: str, *, endpoint_url: str = "", prove: bool = True, create: bool | None = None, used: bool = False
+) -> ObjectStore:
     """The store at ``uri``: ``file:///absolute/path``, an absolute path, or ``s3://bucket/prefix``.
 
     ``endpoint_url`` names another S3 server than AWS; ``AWS_ENDPOINT_URL`` does the same. With ``prove`` the first use of a URI
     proves that the store is safe for the run's log (see ``probe``), and leaves ``.spotburst/store.json`` there as a mark, so that later
     uses cost one read. A missing folder is created only then, or with ``create``: for whoever joins a store that is in use it would be a
-    file system that went away. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
+    file system that went away. ``used`` says that the caller has used this store before (a job that comes back): a folder without the mark
+    is then the bare mount point of a file system that is not there, where the work would begin from nothing, and ``StoreError``. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
     """
-    store = _backend(uri, endpoint_url, prove if create is None else create)
+    store = _backend(uri, endpoint_url, prove and not used if create is None else create)
+    if used and isinstance(store, PosixStore):
+        _require_mark(store)
     if prove:
         from job_wrapper.store.probe import ensure_proved
 
         ensure_proved(store)
     return store
+
+
+def _require_mark(store: PosixStore) -> None:
+    try:
+        store.get(PROOF_KEY)
+    except ObjectMissing:
+        raise StoreError(
+            f"{store.uri}: nobody has used this folder for checkpoints yet ({PROOF_KEY} is missing), but this job has run before. "
+            "Is its file system mounted on this node? If it is, mark the folder: spotburst store check " + store.uri
+        ) from None
 
 
 def _backend(uri: str, endpoint_url: str, create: bool) -> ObjectStore:

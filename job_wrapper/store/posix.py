@@ -91,9 +91,28 @@ class PosixStore:
             try:
                 with contextlib.suppress(FileExistsError, FileNotFoundError):
                     os.mkdir(directory)
+                    self._share(directory)
             except OSError as error:
                 raise _translated(error, directory) from error
             _sync_directory(directory)
+
+    def _share(self, directory: str) -> None:
+        """The levels that runs of all users have in common (``<cluster>`` and ``<cluster>/jobs``) are as open as the root is.
+
+        An administrator who makes that one like /tmp (mode 1777) has a store for everybody; each run's own folder is its user's.
+        """
+        levels = directory[len(self._root) + 1 :].split("/")
+        if len(levels) == 1 or (len(levels) == 2 and levels[1] == "jobs"):
+            os.chmod(directory, os.stat(self._root).st_mode & 0o1777)
+
+    def owner(self, key: str) -> int | None:
+        """User id of whoever made the folder ``key``; None where there is none."""
+        try:
+            return os.stat(self._path(key), follow_symlinks=False).st_uid
+        except FileNotFoundError:
+            return None
+        except OSError as error:
+            raise _translated(error, self._path(key)) from error
 
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""

@@ -113,7 +113,7 @@ def test_check_reports_and_leaves_nothing(uri: str) -> None:
     assert report.safe, report.verdict
     assert [p.kept for p in report.proofs] == [True] * 5
     assert report.write_speed > 0 and report.read_speed > 0 and report.measured_bytes >= 32 << 20
-    assert list(open_store(uri, prove=False).list("")) == []
+    assert list(open_store(uri, prove=False, create=True).list("")) == []
 
 
 @pytest.mark.s3

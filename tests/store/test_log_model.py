@@ -16,7 +16,7 @@ from hypothesis import HealthCheck, settings
 from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
-from job_wrapper.errors import Fenced, ObjectMissing, RunHeld, StoreError
+from job_wrapper.errors import Fenced, ObjectMissing, RunHeld, SpotburstError, StoreError
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.codec import decode_entry
 from job_wrapper.store.decided_put import Patience
@@ -167,6 +167,10 @@ class Attempt:
                 assert newest.kind is not Kind.CLAIM or newest.writer != self.writer, "refused by its own claim"
             except StoreError:
                 pass
+            except SpotburstError:
+                # Its own end, given up for lack of an answer, stands in the log after all: nothing may follow it.
+                assert self.claim is not None and self.claim.entry.kind is Kind.END
+                assert self.machine.entries()[self.claim.entry.seq] == self.claim.entry
             except Crash:
                 self.crashed = True
                 raise
