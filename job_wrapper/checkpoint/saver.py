@@ -11,7 +11,6 @@ import torch
 
 from job_wrapper.checkpoint import bundles
 from job_wrapper.checkpoint.committer import Committer
-from job_wrapper.checkpoint.memory import empty
 from job_wrapper.checkpoint.staging import Batch, memory_of
 from job_wrapper.checkpoint.state import Encoded, decode, dtype_of, parse
 from job_wrapper.client import Committed
@@ -192,4 +191,5 @@ def _empty(item: Item, where: str) -> torch.Tensor:
         raise Damaged(f"{where}: damaged: item {item.name!r} is no tensor ({error})") from error
     if not fits:
         raise Damaged(f"{where}: damaged: item {item.name!r} has {item.length} bytes, not those of {dtype} {shape}")
-    return empty(shape, dtype)
+    # No huge pages here: where a virtual machine gives free ones back to its host, touching them costs more than small ones.
+    return torch.empty(shape, dtype=dtype)

@@ -24,6 +24,8 @@ _GRAIN = 2 << 20
 _SMALL = 256 << 10
 """Bytes: below this the way through torch costs more than the copy, and its threads gain nothing."""
 
+_FEW = 2
+
 _Sized = tuple[str, torch.Tensor, int]
 
 
@@ -186,9 +188,11 @@ class Arena:
     def _copy_large(self, tensors: list[_Sized], batch: Batch, offset: int) -> None:
         view = self._view
         base = self._bytes.data_ptr() if self._bytes is not None else 0
+        # Two threads copy hardly faster than one, and on a busy machine they wait for each other.
+        few = torch.get_num_threads() <= _FEW
         for name, tensor, length in tensors:
             offset = _paged(offset)
-            if tensor.is_cpu and length < _SMALL and _plain(tensor):
+            if tensor.is_cpu and (few or length < _SMALL) and _plain(tensor):
                 ctypes.memmove(base + offset, tensor.data_ptr(), length)
             else:
                 self._copy_to(tensor, offset, length)
