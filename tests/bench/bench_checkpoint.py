@@ -1,6 +1,6 @@
-"""What a checkpoint costs, each figure beside a reference measured in the same run.
+"""What a checkpoint costs, each figure beside a reference measured in turns with it.
 
-python tests/bench/bench_checkpoint.py [MiB] [FOLDER]
+python -m tests.bench.bench_checkpoint [MiB] [FOLDER]
 """
 
 from __future__ import annotations
@@ -9,76 +9,86 @@ import ctypes
 import os
 import shutil
 import statistics
+import subprocess
 import sys
 import tempfile
 import time
-from collections.abc import Callable
+from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import torch
+import torch.distributed.checkpoint as dcp
 from torch.utils.data import DataLoader
 
 from job_wrapper.checkpoint import Checkpointer, DirectCommitter, ResumableSampler
+from tests.bench.table import Line, in_turns, timed
 
-ROUNDS = 5
-
-
-def seconds(act: Callable[[], object], rounds: int = ROUNDS) -> float:
-    """Median."""
-    times = []
-    for _ in range(rounds):
-        began = time.perf_counter()
-        act()
-        times.append(time.perf_counter() - began)
-    return statistics.median(times)
+State = dict[str, torch.Tensor]
+MIB = 1 << 20
 
 
-def line(what: str, value: float, reference: str, ref: float, bar: str) -> None:
-    print(f"{what:52} {value * 1000:10.1f} ms   {value / ref:6.2f} x {reference} ({ref * 1000:.1f} ms)   bar {bar}")
+class Copy:
+    """One memcpy of so many bytes, between memory that has been touched."""
+
+    def __init__(self, size: int) -> None:
+        self.source, self.target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
+
+    def __call__(self) -> float:
+        return timed(lambda: ctypes.memmove(self.target.data_ptr(), self.source.data_ptr(), self.source.numel()))
 
 
-def memcpy(size: int) -> float:
-    source, target = torch.ones(size, dtype=torch.uint8), torch.ones(size, dtype=torch.uint8)
-    return seconds(lambda: ctypes.memmove(target.data_ptr(), source.data_ptr(), size))
+class Saves:
+    """A training whose every byte changes between saves."""
 
+    def __init__(self, folder: Path, name: str, state: State) -> None:
+        self.uri, self.name, self.state = f"file://{folder}", name, state
+        self.committer = DirectCommitter.open(self.uri, name)
+        self.checkpoint = Checkpointer(state=state, committer=self.committer)
+        self.checkpoint.step()
+        time.sleep(1)  # the arena is made beside the training
+        self.whole: list[float] = []
 
-def save_and_sync(state: Any, path: Path) -> None:
-    with path.open("wb") as file:
-        torch.save(state, file)
-        file.flush()
-        os.fsync(file.fileno())
-
-
-def write_and_sync(data: memoryview, path: Path) -> None:
-    with path.open("wb", buffering=0) as file:
-        while data:
-            data = data[file.write(data) :]
-        os.fsync(file.fileno())
-
-
-def stops(folder: Path, state: dict[str, torch.Tensor], name: str) -> tuple[list[float], list[float], float]:
-    """(time that training stops, time to the commit) of some saves whose bytes are all new, and the time of a restore."""
-    committer = DirectCommitter.open(f"file://{folder}", name)
-    stall, whole = [], []
-    checkpoint = Checkpointer(state=state, committer=committer)
-    checkpoint.step()
-    time.sleep(1)  # the arena is made beside the training
-    for _ in range(ROUNDS):
-        for tensor in state.values():
+    def save(self) -> float:
+        """Seconds that the training stops; ``whole`` gets the time to the commit."""
+        for tensor in self.state.values():
             tensor.add_(1)
-        committer.ask()
+        self.committer.ask()
         began = time.perf_counter()
-        checkpoint.step()
-        stall.append(time.perf_counter() - began)
-        while checkpoint._saving is not None:
+        self.checkpoint.step()
+        stop = time.perf_counter() - began
+        while self.checkpoint._saving is not None:
             time.sleep(0.0005)
-        whole.append(time.perf_counter() - began)
-    checkpoint.close()
-    fresh = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
-    began = time.perf_counter()
-    Checkpointer(state=fresh, committer=DirectCommitter.open(f"file://{folder}", name))
-    return stall, whole, time.perf_counter() - began
+        self.whole.append(time.perf_counter() - began)
+        return stop
+
+    def restore(self) -> float:
+        """Seconds until a new attempt has its state, verified."""
+        fresh = {key: torch.empty_like(tensor) for key, tensor in self.state.items()}
+        committer = DirectCommitter.open(self.uri, self.name)
+        seconds = timed(lambda: Checkpointer(state=fresh, committer=committer))
+        assert all(torch.equal(fresh[key], self.state[key]) for key in list(fresh)[:100])
+        return seconds
+
+
+def write_and_sync(data: memoryview, path: Path) -> float:
+    """One write of all bytes, and fsync."""
+    path.unlink(missing_ok=True)
+
+    def act() -> None:
+        left = data
+        with path.open("wb", buffering=0) as file:
+            while left:
+                left = left[file.write(left) :]
+            os.fsync(file.fileno())
+
+    return timed(act)
+
+
+def dd(source: Path, target: Path) -> float:
+    """``dd conv=fsync``."""
+    target.unlink(missing_ok=True)
+    command = ["dd", f"if={source}", f"of={target}", "bs=16M", "conv=fsync", "status=none"]
+    return timed(lambda: subprocess.run(command, check=True))
 
 
 def steps_without_a_request(folder: Path) -> float:
@@ -101,34 +111,56 @@ def steps_without_a_request(folder: Path) -> float:
         return step - (time.perf_counter() - began) / (length - 1)
 
 
-def main() -> None:
-    """Print the table."""
-    size = int(sys.argv[1] if len(sys.argv) > 1 else 512) << 20
-    folder = Path(tempfile.mkdtemp(dir=sys.argv[2] if len(sys.argv) > 2 else None))
+def large_state(folder: Path, size: int) -> Iterator[Line]:
+    """16 tensors."""
+    copy = Copy(size)
+    state = {str(n): torch.randn(size // 16 // 4) for n in range(16)}
+    saves = Saves(folder, "large", state)
+    first, reference = saves.save(), statistics.median(copy() for _ in range(3))
+    yield Line("training stops, first save", first, "memcpy", reference, 1.15)
+    saves.whole.clear()
+    source = folder / "source"
+    write_and_sync(memoryview(bytearray(os.urandom(MIB) * (size // MIB))), source)
+    stop, reference, disk = in_turns(saves.save, copy, lambda: dd(source, folder / "copy"))
+    yield Line("training stops, later saves", stop, "memcpy", reference, 1.15)
+    yield Line("durable save, until the commit", statistics.median(saves.whole), "dd conv=fsync", disk, 1.0)
+    saves.checkpoint.close()
+    saves.restore()  # fills the page cache
+    loaded = {key: torch.zeros_like(tensor) for key, tensor in state.items()}
+    dcp.save(state, checkpoint_id=folder / "dcp")
+    restore, reference, other = in_turns(
+        saves.restore, copy, lambda: timed(lambda: dcp.load(loaded, checkpoint_id=folder / "dcp"))
+    )
+    yield Line("verified restore from page cache", restore, "memcpy", reference, 2.0)
+    yield Line("", restore, "dcp.load (verifies nothing)", other, 0.2)
+
+
+def many_small(folder: Path) -> Iterator[Line]:
+    """20,000 tensors of 4 KiB."""
+    size = 20_000 * 4096
+    saves = Saves(folder, "small", {str(n): torch.randn(1024) for n in range(20_000)})
+    data = memoryview(bytearray(size))
+    stop, reference, disk = in_turns(saves.save, Copy(size), lambda: write_and_sync(data, folder / "w"))
+    yield Line(
+        "20,000 tensors of 4 KiB: until the commit", statistics.median(saves.whole), "one write + fsync", disk, 1.5
+    )
+    yield Line("20,000 tensors of 4 KiB: training stops", stop, "memcpy", reference, None)
+    saves.checkpoint.close()
+    restore, reference = in_turns(saves.restore, Copy(size))
+    yield Line("20,000 tensors of 4 KiB: restore", restore, "memcpy", reference, None)
+
+
+def lines(size: int = 256 * MIB, folder: str | None = None) -> Iterator[Line]:
+    """All of them."""
+    place = Path(tempfile.mkdtemp(dir=folder))
     try:
-        flag = steps_without_a_request(folder)
-        print(f"{'step() with nothing asked':52} {flag * 1e6:10.2f} us   bar under 2 us")
-        copy = memcpy(size)
-        state = {str(n): torch.randn(size // 16 // 4) for n in range(16)}
-        stall, whole, restore = stops(folder, state, "large")
-        line("training stops, first save", stall[0], "memcpy", copy, "1.15 x")
-        line("training stops, later saves", statistics.median(stall[1:]), "memcpy", copy, "1.15 x")
-        written = seconds(lambda: write_and_sync(memoryview(bytearray(size)), folder / "w"), 3)
-        saved = seconds(lambda: save_and_sync(state, folder / "t"), 3)
-        line("save, until the commit", statistics.median(whole), "write + fsync", written, "1.0 x")
-        line("", statistics.median(whole), "torch.save + fsync", saved, "-")
-        line("verified restore from page cache", restore, "memcpy", copy, "2 x")
-        line("", restore, "torch.load", seconds(lambda: torch.load(folder / "t", weights_only=True), 3), "-")
-        small = {str(n): torch.randn(1024) for n in range(20_000)}
-        together = 20_000 * 4096
-        written = seconds(lambda: write_and_sync(memoryview(bytearray(together)), folder / "w"), 3)
-        stall, whole, restore = stops(folder, small, "small")
-        line("20,000 tensors of 4 KiB: training stops", statistics.median(stall), "memcpy", memcpy(together), "-")
-        line("20,000 tensors of 4 KiB: until the commit", statistics.median(whole), "write + fsync", written, "1.5 x")
-        line("20,000 tensors of 4 KiB: restore", restore, "memcpy", memcpy(together), "-")
+        yield Line("step() with nothing asked", steps_without_a_request(place), "2 us", 2e-6, 1.0)
+        yield from large_state(place, size)
+        yield from many_small(place)
     finally:
-        shutil.rmtree(folder)
+        shutil.rmtree(place)
 
 
 if __name__ == "__main__":
-    main()
+    for one in lines(int(sys.argv[1] if len(sys.argv) > 1 else 256) * MIB, sys.argv[2] if len(sys.argv) > 2 else None):
+        print(one, flush=True)

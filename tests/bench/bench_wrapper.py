@@ -1,45 +1,46 @@
-"""What the wrapper costs: its start over the bare program, and the way from a notice to the requeue.
+"""What the wrapper costs a program's start.
 
-python tests/bench/bench_wrapper.py
+python -m tests.bench.bench_wrapper
 """
 
 from __future__ import annotations
 
+import itertools
 import os
 import subprocess
 import sys
 import tempfile
-import time
+from collections.abc import Iterator
 from pathlib import Path
 
-WRAPPER = [sys.executable, "-c", "import sys; from job_wrapper.run import main; sys.exit(main(sys.argv[1:]))"]
+from tests.bench.table import Line, in_turns, timed
+
+ROUNDS = 15
 
 
-def median(commands: list[list[str]], environ: dict[str, str]) -> float:
-    """Milliseconds."""
-    times = []
-    for command in commands:
-        began = time.perf_counter()
-        subprocess.run(command, check=True, capture_output=True, env=environ)
-        times.append((time.perf_counter() - began) * 1000)
-    return sorted(times)[len(times) // 2]
-
-
-def main() -> None:
-    """Print the figures."""
+def lines() -> Iterator[Line]:
+    """``spotburst run -- true`` beside ``true``: no more than 150 ms may lie between them."""
     # Without byte code on disk every start would compile: not what an installed program does.
     environ = {k: v for k, v in os.environ.items() if k != "PYTHONDONTWRITEBYTECODE"}
+    spotburst = str(Path(sys.executable).parent / "spotburst")
+
+    def start(command: list[str]) -> float:
+        return timed(lambda: subprocess.run(command, check=True, capture_output=True, env=environ))
+
     with tempfile.TemporaryDirectory() as folder:
-        uri = f"file://{Path(folder)}"
-        runs = [[*WRAPPER, "--run", f"r{i}", "--uri", uri, "--", "true"] for i in range(15)]
-        subprocess.run([*WRAPPER, "--run", "first", "--uri", uri, "--", "true"], check=True, env=environ)
-        print(f"true: {median([['true']] * 15, environ):.0f} ms")
-        print(f"python -c pass: {median([[sys.executable, '-c', 'pass']] * 15, environ):.0f} ms")
-        print(
-            f"import of the wrapper: {median([[sys.executable, '-c', 'import job_wrapper.run.cli']] * 15, environ):.0f} ms"
+        number = itertools.count()
+
+        def run() -> float:
+            return start([spotburst, "run", "--run", f"r{next(number)}", "--uri", f"file://{folder}", "--", "true"])
+
+        run()
+        wrapped, plain, python = in_turns(
+            run, lambda: start(["true"]), lambda: start([sys.executable, "-c", "pass"]), rounds=ROUNDS
         )
-        print(f"spotburst run -- true: {median(runs, environ):.0f} ms")
+    yield Line("spotburst run -- true, beyond true", wrapped - plain, "150 ms", 0.150, 1.0)
+    yield Line("", wrapped - plain, "python -c pass", python, None)
 
 
 if __name__ == "__main__":
-    main()
+    for one in lines():
+        print(one, flush=True)

@@ -1,0 +1,22 @@
+"""``make bench``: all benchmarks, one table. Exit code 0 also where a bar is missed: machines differ.
+
+python -m tests.bench [FOLDER]    FOLDER is on the disk to be measured
+"""
+
+from __future__ import annotations
+
+import sys
+from itertools import chain
+
+from tests.bench import bench_checkpoint, bench_store, bench_wrapper
+
+
+def main() -> None:
+    """Print the table."""
+    folder = sys.argv[1] if len(sys.argv) > 1 else None
+    for line in chain(bench_checkpoint.lines(folder=folder), bench_store.lines(), bench_wrapper.lines()):
+        print(line, flush=True)
+
+
+if __name__ == "__main__":
+    main()

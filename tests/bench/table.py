@@ -1,0 +1,51 @@
+"""Lines of the benchmark table: each figure is measured in turns with its reference, so that a busy machine slows both."""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable
+from dataclasses import dataclass
+
+ROUNDS = 5
+
+
+@dataclass(frozen=True)
+class Line:
+    """``value`` and ``reference`` in seconds; ``bar`` is the highest ratio allowed, or None where there is none."""
+
+    what: str
+    value: float
+    against: str
+    reference: float
+    bar: float | None
+
+    @property
+    def ratio(self) -> float:
+        """How many times the reference."""
+        return self.value / self.reference
+
+    def __str__(self) -> str:
+        bar = "-" if self.bar is None else f"<= {self.bar:g} {'met' if self.ratio <= self.bar else 'MISSED'}"
+        return f"{self.what:54} {time_text(self.value):>10}  {self.ratio:7.2f} x {self.against:30} {time_text(self.reference):>10}  {bar}"
+
+
+def time_text(seconds: float) -> str:
+    """``"12.3 ms"``."""
+    return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1000:.1f} ms"
+
+
+def timed(act: Callable[[], object]) -> float:
+    """Seconds."""
+    began = time.perf_counter()
+    act()
+    return time.perf_counter() - began
+
+
+def in_turns(*acts: Callable[[], float], rounds: int = ROUNDS) -> list[float]:
+    """Medians of what each returns, taken in turns."""
+    times: list[list[float]] = [[] for _ in acts]
+    for _ in range(rounds):
+        for found, act in zip(times, acts, strict=True):
+            found.append(act())
+    return [statistics.median(found) for found in times]
