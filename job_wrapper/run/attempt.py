@@ -39,6 +39,7 @@ from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore,
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import data_prefix, run_path
+from job_wrapper.store.posix import PosixStore
 
 STORE_PATIENCE = 60.0
 """Seconds that an unreachable store is tried for before a job's first attempt gives up: a wrong URI is to be said soon."""
@@ -101,7 +102,11 @@ class Attempt:
         """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
         self.require_requeueable()
         self._check_roots()
-        self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
+        back = self.identity.restart_count > 0
+        self._store = self._patiently(
+            lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back)
+        )
+        self._require_own()
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
         summary: Summary = self._claim.entry.summary
@@ -120,6 +125,17 @@ class Attempt:
             seq = None if self.restored is None else self.restored.seq
             told = json.dumps({"entry": seq}).encode()
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
+
+    def _require_own(self) -> None:
+        """Job ids can be guessed: on a file system that several users write to, a run that another one has laid out is never restored."""
+        if isinstance(self.store, PosixStore):
+            for folder in (self.run.rpartition("/")[0], self.run):
+                owner = self.store.owner(folder)
+                if owner not in (None, os.geteuid()):
+                    raise StoreRefused(
+                        f"{self.store.uri}/{folder} belongs to user {owner}, not to you: nothing of it is used. "
+                        "Tell the administrator, or name another place with --uri"
+                    )
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:

@@ -103,7 +103,7 @@ class PosixStore:
         """
         levels = directory[len(self._root) + 1 :].split("/")
         if len(levels) == 1 or (len(levels) == 2 and levels[1] == "jobs"):
-            os.chmod(directory, os.stat(self._root).st_mode & 0o1777)
+            Path(directory).chmod(os.stat(self._root).st_mode & 0o1777)
 
     def owner(self, key: str) -> int | None:
         """User id of whoever made the folder ``key``; None where there is none."""

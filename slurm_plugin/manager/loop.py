@@ -125,7 +125,7 @@ def in_transition(view: View, actions: tuple[Action, ...]) -> bool:
 def _store(config: Config) -> ObjectStore:
     from job_wrapper.store import open_store
 
-    return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", prove=False)
+    return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", create=False)
 
 
 def _node_config(config: Config, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:

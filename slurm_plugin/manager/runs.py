@@ -64,6 +64,7 @@ class RunReader:
             return {key[0]: tails for key, tails in self._found.items()}
 
     def _run(self) -> None:
+        self._mark()
         while True:
             with self._ready:
                 while not self._stopped and (due := self._due()) is None:
@@ -86,6 +87,13 @@ class RunReader:
                 self._found[key] = tails
             if tails:
                 self._wake()
+
+    def _mark(self) -> None:
+        """Open the store once at the start: it is proved then, and carries the mark that a job which comes back looks for."""
+        try:
+            self._store = self._open()
+        except Exception as error:
+            self._once.fault("checkpoint store", str(error) if isinstance(error, SpotburstError) else repr(error))
 
     def _due(self) -> tuple[Key, Job] | None:
         now = time.monotonic()

@@ -43,6 +43,7 @@ class Room:
         self.store = path / "store"
         self.store.mkdir()
         self.uri = f"file://{self.store}"
+        self.marked = False
         self.notice_file = path / "notice.json"
         self.node: dict[str, Any] = {"cluster": "c", "node": "n1", "notice_file": str(self.notice_file)}
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -73,6 +74,9 @@ class Room:
         }
         if restarts:
             base["SLURM_RESTART_COUNT"] = str(restarts)
+            if not self.marked:
+                open_store(self.uri)  # as an earlier attempt, or the manager, has done
+            self.marked = True
         return {k: v for k, v in (base | more).items() if v != "-"}
 
     def view(

@@ -301,6 +301,24 @@ def test_store_that_goes_away_and_comes_back(room: Room) -> None:
     assert "commit failed, trying again" in err
 
 
+def test_a_job_that_comes_back_does_not_begin_anew_on_a_bare_mount_point(room: Room) -> None:
+    process = room.start(SLEEPER, restarts="1")
+    ready(room)
+    process.kill()
+    process.wait()
+    room.store.rename(room.path / "away")
+    room.store.mkdir()  # the mount point, without what is mounted there
+    room.view(restarts=2)
+    process = room.start(SLEEPER, restarts="2")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    assert not list(room.store.rglob("*")), "nothing may be begun here"
+    room.store.rmdir()
+    (room.path / "away").rename(room.store)
+    room.wait_for(lambda: room.kinds() == ["claim", "claim"])
+    process.kill()
+
+
 def test_older_attempt_is_refused(room: Room) -> None:
     second = room.start(SLEEPER, restarts="1")
     ready(room)

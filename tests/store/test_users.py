@@ -1,0 +1,49 @@
+"""One file system for the runs of several users."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from job_wrapper.store import RunLog, open_store
+from job_wrapper.store.io_types import Writer
+from job_wrapper.store.posix import PosixStore
+
+
+def as_user(uid: int, act: Callable[[], None]) -> int:
+    """``act`` in a process of that user; 0 if it raised nothing."""
+    pid = os.fork()
+    if pid == 0:
+        code = 1
+        try:
+            os.setgroups([])
+            os.setgid(uid)
+            os.setuid(uid)
+            act()
+            code = 0
+        finally:
+            os._exit(code)
+    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+
+
+@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
+def test_an_open_root_serves_all_users_and_tells_whose_a_run_is(tmp_path: Path) -> None:
+    for folder in (tmp_path, *tmp_path.parents[:2]):
+        folder.chmod(0o755)
+    root = tmp_path / "checkpoints"
+    root.mkdir()
+    root.chmod(0o1777)
+    store = open_store(f"file://{root}")
+    assert isinstance(store, PosixStore)
+
+    def claim(job: str) -> None:
+        RunLog(store, f"c/{job}/main").claim(Writer("c", job, 0, 0, "h", job))
+
+    assert as_user(1001, lambda: claim("1")) == 0
+    assert as_user(1002, lambda: claim("2")) == 0
+    assert (store.owner("c/1"), store.owner("c/2"), store.owner("c/3")) == (1001, 1002, None)
+    assert as_user(1002, lambda: store.put("c/1/main/log/00000001.json", b"forged")) != 0, "a run is its user's"
+    assert as_user(1002, lambda: (root / "c" / "1").rename(root / "c" / "4")) != 0, "and stays in its place"
