@@ -14,6 +14,7 @@ import shutil
 import subprocess
 import sys
 import time
+import uuid
 from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
@@ -234,7 +235,7 @@ class SlurmAlone:
         nodeset = next(n for n in cluster.config.nodesets if node in n.node_names)
         offering = cluster.config.offerings_of(nodeset)[0]
         settings = asdict(render.node_config(cluster.config, nodeset, node, offering))
-        cluster.cloud().launch([LaunchRequest("alone", node, nodeset.name, offering, settings)])
+        cluster.cloud().launch([LaunchRequest(str(uuid.uuid4()), node, nodeset.name, offering, settings)])
 
     def _wanted(self) -> str | None:
         return next((n.name for n in self.cluster.client().nodes() if n.has("POWERING_UP")), None)

@@ -112,6 +112,15 @@ def state_of(cloud: LocalCloud, instance_id: str) -> InstanceState:
     return next(i.state for i in cloud.instances() if i.instance_id == instance_id)
 
 
+def test_two_clouds_with_the_same_names_do_not_meet(cloud: LocalCloud, tmp_path: Path) -> None:
+    """Their machines' cables have different names, though cluster, cloud and launch id are the same."""
+    other = LocalCloud(
+        cloud.name, cloud.config, cluster=cloud.cluster, state_dir=tmp_path / "other", slurm_conf=cloud.slurm_conf
+    )
+    assert cloud._instance_id("one") != other._instance_id("one")
+    assert cloud._instance_id("one") == cloud._instance_id("one")
+
+
 def test_the_same_launch_id_makes_one_machine(cloud: LocalCloud) -> None:
     first, twin = cloud.launch([request("a"), request("a")])
     [again] = cloud.launch([request("a")])

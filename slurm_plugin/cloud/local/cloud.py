@@ -201,8 +201,10 @@ class LocalCloud(Levers):
         network.address_bridge(self.config.bridge, self.gateway, self.subnet.prefixlen)
 
     def _instance_id(self, launch_id: str) -> str:
-        """From the launch id alone: the same request can't make a second machine."""
-        return "i-" + hashlib.sha256(f"{self.cluster}/{self.name}/{launch_id}".encode()).hexdigest()[:17]
+        """From this cloud and the launch id: the same request can't make a second machine, nor take another cloud's cable."""
+        return (
+            "i-" + hashlib.sha256(f"{self.state_dir}/{self.cluster}/{self.name}/{launch_id}".encode()).hexdigest()[:17]
+        )
 
     def _launch_group(self, group: Sequence[LaunchRequest]) -> list[Launched | Refused]:
         """All of the group or none. With the lock held."""
