@@ -1,7 +1,7 @@
 """Train a small transformer on made-up text: the example that spotburst's demo runs, and that runs as it is on a laptop.
 
     python train.py --steps 200
-    spotburst run --uri file:///tmp/checkpoints -- python train.py --steps 200
+    spotburst run --uri file:///tmp/checkpoints --run mine -- python train.py --steps 200
 
 Each sample is a short word repeated with a rule, so that there is something to learn. Training is deterministic: however often it
 is stopped and resumed, the weights, the optimizer's state and the order of samples come out the same to the last bit.
