@@ -59,13 +59,17 @@ class Demo:
         """Everything; whether the two trainings came out the same."""
         self.say("starting munge, slurmctld and the manager; machines are process trees in namespaces of their own")
         with self.cluster as cluster, self.alone.cluster:
-            version = ".".join(str(n) for n in cluster.version())
+            version = "{}.{:02}.{}".format(*cluster.version())
             self.say(f"Slurm {version} is up: partitions {', '.join(p.name for p in cluster.config.partitions)}")
             job = self.submit("spot", "train", wrapped=True)
             self.say(f"sbatch examples/train.sbatch: job {job} waits for a spot node, which has to be made first")
             reference = self.submit("ondemand", "undisturbed", wrapped=False)
             self.say(f"the same training without spotburst and undisturbed, on demand: job {reference}")
+            self.say(
+                "a second cluster beside it, without spotburst: a job is requeued there, to measure what Slurm alone needs"
+            )
             self.alone.start()
+            self.say("the node boots, Slurm starts the job at its next 30 s tick, and torch is imported: about 45 s")
 
             self.until_step(job, RECLAIM_AT)
             node = self.node_of(job)
@@ -91,7 +95,7 @@ class Demo:
             for command in ("describe", "attempts", "checkpoints"):
                 print(f"\n$ spotburst {command} {job}")
                 print(cluster.run("spotburst", command, job), flush=True)
-            self.say("waiting for the cluster beside it, where a job was requeued without spotburst")
+            self.say("waiting for the second cluster, where Slurm alone makes the requeued job wait about 2 minutes")
             alone = self.alone.seconds(self)
             return self.verdict(job, alone)
 
@@ -152,7 +156,7 @@ class Demo:
     def until_epoch(self, job: str, epoch: int) -> None:
         """Wait until that attempt has claimed the run."""
         self.wait(lambda: len(self.attempts(job)) >= epoch, 90, f"attempt {epoch} of job {job}")
-        self.say(f"job {job} is back, on {self.node_of(job)} (epoch {epoch})")
+        self.say(f"job {job} is back, on {self.node_of(job)} (attempt {epoch})")
 
     def until_end(self, job: str) -> None:
         """Wait until the program has ended."""

@@ -320,8 +320,9 @@ def find_config(environ: Mapping[str, str] = os.environ) -> Path:
     for place in places:
         if place.is_file():
             return place
+    hint = "" if environ.get("SLURM_CONF") else ", or export SLURM_CONF: burst.yaml is looked for beside it"
     raise ConfigError(
-        "no burst.yaml found: looked at " + ", ".join(map(str, places)) + "; name one with --config or SPOTBURST_CONFIG"
+        f"no burst.yaml found: looked at {', '.join(map(str, places))}; name one with --config or SPOTBURST_CONFIG{hint}"
     )
 
 

@@ -77,7 +77,11 @@ class Desk:
         if self._said_nothing_to_save or not self.rules.commits or self.has_parts:
             return []
         self._said_nothing_to_save = True
-        return [ev.Say("nothing to save: the program has not subscribed and there is no --state-dir")]
+        return [
+            ev.Say(
+                "nothing to save: the program has no Checkpointer (or has not come to it yet), and there is no --state-dir"
+            )
+        ]
 
     def save_files(self, reason: str, urgent: bool, now: float) -> None:
         """Commit the state directories without the program's word; those who acknowledged are answered with it."""

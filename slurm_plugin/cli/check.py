@@ -83,7 +83,7 @@ def _slurm(config: Config) -> Iterator[Finding]:
         if isinstance(client, CliClient):
             clients.append(client)
             running.update(client.config())
-        return f"Slurm {'.'.join(map(str, version))}, {config.slurm.conf}"
+        return f"Slurm {version[0]}.{version[1]:02}.{version[2]}, {config.slurm.conf}"
 
     yield _tried("slurmctld", answers)
     if not clients:

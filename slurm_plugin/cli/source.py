@@ -71,7 +71,10 @@ def place(config: Config | None, uri: str | None, endpoint_url: str | None, clus
         known, known_endpoint, name = node.uri, node.endpoint_url, node.cluster
     chosen = (uri or known).rstrip("/")
     if not chosen:
-        raise UsageError("no place of checkpoints is known here (no readable burst.yaml, no node.json): give --uri")
+        raise UsageError(
+            "no place of checkpoints is known here (no readable burst.yaml, no node.json): "
+            "export SLURM_CONF (burst.yaml is looked for beside it), or give --uri"
+        )
     whose = cluster or name or os.environ.get("SLURM_CLUSTER_NAME", "")
     if not whose:
         raise UsageError(

@@ -116,7 +116,8 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
         return f"{words}; no attempt yet"
     if last.summary.ended is not None:
         return f"{words}; the run ended with exit code {last.summary.ended}"
-    return f"{words}; attempt {last.epoch}, {last.summary.recoveries} recoveries"
+    times = last.summary.recoveries
+    return f"{words}; attempt {last.epoch}, {times} {'recovery' if times == 1 else 'recoveries'}"
 
 
 def outlook(
