@@ -3,7 +3,8 @@
 # make lint    format, style and types
 # make bench   set up, then run the benchmarks
 .PHONY: demo test lint bench setup setup-test clean
-PYTEST_ARGS ?=
+# Two files at a time: those with a cluster mostly wait, those without mostly compute.
+PYTEST_ARGS ?= -n 2 --dist loadfile
 
 setup:
 	@.ci/setup
