@@ -24,14 +24,15 @@ STEPS = 1200
 STEP_TIME = 0.05
 
 
-def find(job: str, what: str) -> int | None:
-    """Pid of the job's wrapper or program."""
+def find(cluster: LocalCluster, job: str, what: str) -> int | None:
+    """Pid of the wrapper or program of that cluster's job. Other clusters on this host have jobs of the same number."""
+    mine = {f"SLURM_JOB_ID={job}".encode(), b"SLURM_STEP_ID=0", f"SLURM_CONF={cluster.slurm_conf}".encode()}
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
             with contextlib.suppress(OSError):
                 command = (folder / "cmdline").read_bytes().split(b"\0")
                 environment = (folder / "environ").read_bytes().split(b"\0")
-                if f"SLURM_JOB_ID={job}".encode() not in environment or b"SLURM_STEP_ID=0" not in environment:
+                if not mine <= set(environment):
                     continue
                 wrapper = b"run" in command and any(c.endswith(b"/spotburst") for c in command[:3])
                 program = not wrapper and any(c.endswith(b"train.py") for c in command[:3])
@@ -55,7 +56,7 @@ def test_twenty_kills(make_cluster: Callable[..., LocalCluster], tmp_path: Path)
     while sum(killed.values()) < KILLS:
         what = chance.choice(["wrapper", "program", "manager"])
         # A moment in the attempt's life, not always its first: an attempt that is killed before it claims, three times over, is given up.
-        cluster.wait_for(lambda: find(job.job, "wrapper") or job.state() == "COMPLETED", 60, "an attempt")
+        cluster.wait_for(lambda: find(cluster, job.job, "wrapper") or job.state() == "COMPLETED", 60, "an attempt")
         time.sleep(chance.uniform(0.0, 6.0))
         if what == "manager":
             cluster.kill_manager()
@@ -63,7 +64,7 @@ def test_twenty_kills(make_cluster: Callable[..., LocalCluster], tmp_path: Path)
             cluster.start_manager()
         else:
             pid = cluster.wait_for(
-                lambda what=what: find(job.job, what) or job.state() == "COMPLETED", 60, f"the {what}"
+                lambda what=what: find(cluster, job.job, what) or job.state() == "COMPLETED", 60, f"the {what}"
             )
             if pid is True:
                 pytest.fail(f"the training ended after {killed}: make it longer")

@@ -39,8 +39,9 @@ def live_machines(cluster: LocalCluster) -> list[str]:
     return [i.node for i in cluster.cloud().instances() if i.state is not InstanceState.GONE and i.billed]
 
 
-def processes_of(job: str) -> list[int]:
-    """Pids of everything on this host that carries the job's id, wrappers and programs alike."""
+def processes_of(cluster: LocalCluster, job: str) -> list[int]:
+    """Pids of everything of that cluster's job, wrappers and programs alike. Other clusters here have jobs of the same number."""
+    mine = {f"SLURM_JOB_ID={job}".encode(), b"SLURM_STEP_ID=0", f"SLURM_CONF={cluster.slurm_conf}".encode()}
     found = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -48,7 +49,7 @@ def processes_of(job: str) -> list[int]:
                 environment = (folder / "environ").read_bytes().split(b"\0")
             except OSError:
                 continue
-            if f"SLURM_JOB_ID={job}".encode() in environment and b"SLURM_STEP_ID=0" in environment:
+            if mine <= set(environment):
                 found.append(int(folder.name))
     return found
 
@@ -95,13 +96,15 @@ def test_cut_off_node_is_fenced(make_cluster: MakeCluster, reference: Path, tmp_
     job = Training(cluster, STEPS, STEP_TIME, tmp_path / "out").submit()
     job.until_step(20)
     lost = job.node()
-    old = processes_of(job.job)
+    old = processes_of(cluster, job.job)
     assert old
     cluster.cloud().cut(lost)
     job.until_epoch(2)
     assert job.node() != lost
     machine = next(i for i in cluster.cloud().instances() if i.node == lost and i.state is not InstanceState.GONE)
-    cluster.wait_for(lambda: not set(old) & set(processes_of(job.job)), 60, "the old attempt's processes to end")
+    cluster.wait_for(
+        lambda: not set(old) & set(processes_of(cluster, job.job)), 60, "the old attempt's processes to end"
+    )
     still = next(i for i in cluster.cloud().instances() if i.instance_id == machine.instance_id)
     assert still.state is not InstanceState.GONE, "the machine must outlive them: it was the log that stopped them"
     job.until_finished()
