@@ -3,7 +3,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Callable
+import tempfile
+from collections.abc import Callable, Iterator
 from pathlib import Path
 
 import pytest
@@ -29,12 +30,16 @@ def as_user(uid: int, act: Callable[[], None]) -> int:
     return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
+@pytest.fixture
+def everybodys() -> Iterator[Path]:
+    """A folder that every user can reach; pytest's own are private."""
+    with tempfile.TemporaryDirectory(prefix="spotburst-test-") as folder:
+        yield Path(folder)
+
+
 @pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
-def test_an_open_root_serves_all_users_and_tells_whose_a_run_is(tmp_path: Path) -> None:
-    for folder in (tmp_path, *tmp_path.parents[:2]):
-        folder.chmod(0o755)
-    root = tmp_path / "checkpoints"
-    root.mkdir()
+def test_an_open_root_serves_all_users_and_tells_whose_a_run_is(everybodys: Path) -> None:
+    root = everybodys
     root.chmod(0o1777)
     store = open_store(f"file://{root}")
     assert isinstance(store, PosixStore)
