@@ -3,8 +3,7 @@
 # make lint    format, style and types
 # make bench   set up, then run the benchmarks
 .PHONY: demo test lint bench setup setup-test clean
-# Two files at a time: those with a cluster mostly wait, those without mostly compute.
-PYTEST_ARGS ?= -n 2 --dist loadfile
+PYTEST_ARGS ?=
 
 setup:
 	@.ci/setup
@@ -16,7 +15,8 @@ demo: setup
 	@.venv/bin/python examples/demo.py
 
 test: setup-test
-	@.venv/bin/python -m pytest $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest tests/unit tests/store -n 2 --dist loadfile $(PYTEST_ARGS)
+	@.venv/bin/python -m pytest tests/cloud tests/cluster $(PYTEST_ARGS)
 
 lint: setup-test
 	.venv/bin/ruff format --check .
