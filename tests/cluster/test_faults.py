@@ -65,7 +65,11 @@ def test_a_notice_withdrawn_before_the_checkpoint_is_made(
     os.kill(program, signal.SIGSTOP)
     try:
         cloud.reclaim(node)
-        cluster.wait_for(lambda: len(machines()) == 2 and drained(), 30, "the drain and the replacement")
+        cluster.wait_for(
+            lambda: len(machines()) == 2 and drained() and "notice: aws reclaim" in job.output,
+            30,
+            "the drain, the replacement, and the wrapper to hear of it",
+        )
         cloud.withdraw(node)
         cluster.wait_for(lambda: "the notice was withdrawn" in job.output, 30, "the wrapper to hear of it")
     finally:
