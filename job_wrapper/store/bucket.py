@@ -3,21 +3,15 @@
 from __future__ import annotations
 
 import queue
-import re
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import obstore
-from obstore.exceptions import (
-    AlreadyExistsError,
-    BaseError,
-    PermissionDeniedError,
-    PreconditionError,
-    UnauthenticatedError,
-)
+from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
 
-from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
+from job_wrapper.errors import Damaged, StoreError
+from job_wrapper.store.bucket_errors import past_the_end, translated
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.paths import check_key
 
@@ -95,7 +89,7 @@ class BucketStore:
         try:
             data = memoryview(obstore.get_range(self._client, self._path(key), start=offset, length=length))
         except (BaseError, OSError, ValueError) as error:
-            if "416" in str(error) and "Range" in str(error):
+            if past_the_end(error):
                 raise Damaged(
                     f"{self.uri}/{key}: shorter than it was written: there is no byte at offset {offset}"
                 ) from error
@@ -221,49 +215,3 @@ class BucketWriter:
 
 class AbortedError(Exception):
     """Thrown into an upload to end it."""
-
-
-_CODE = re.compile(r"<Code>([^<]*)</Code>")
-_MESSAGE = re.compile(r"<Message>([^<]*)</Message>")
-_REFUSED_CODES = {
-    "AccessDenied", "AllAccessDisabled", "AuthorizationHeaderMalformed", "InvalidAccessKeyId", "InvalidBucketName",
-    "NoSuchBucket", "PermanentRedirect", "SignatureDoesNotMatch",
-}  # fmt: skip
-_CAUSES = (
-    "Connection refused",
-    "dns error",
-    "timed out",
-    "Connection reset",
-    "No route to host",
-    "Network is unreachable",
-    "certificate",
-)
-_PASSING_CODES = {"ExpiredToken", "RequestTimeTooSkewed", "TokenRefreshRequired"}
-
-
-def translated(error: Exception, where: str, *, writing: bool = False) -> StoreError:
-    """obstore's error as ours: short, with what to do. ``where`` is the object's full name."""
-    text = str(error)
-    code_match, message = _CODE.search(text), _MESSAGE.search(text)
-    code = code_match.group(1) if code_match else ""
-    first = text.split("\n", 1)[0]
-    brief = f"{code}: {message.group(1)}" if code and message else code or first[:300]
-    if "169.254.169.254" in text or "credential" in first.lower():
-        return StoreError(
-            f"{where}: no credentials for it: set AWS_ACCESS_KEY_ID and AWS_SECRET_ACCESS_KEY, or AWS_PROFILE, or give this machine a role "
-            f"({first[:200]})"
-        )
-    if "error sending request" in first:
-        cause = next((c for c in _CAUSES if c.lower() in text.lower()), "no answer")
-        return StoreError(f"{where}: the server can't be reached ({cause})")
-    if code in _PASSING_CODES:
-        return StoreError(f"{where}: {brief}")
-    if code == "NoSuchBucket" or (writing and isinstance(error, FileNotFoundError)):
-        return StoreRefused(f"{where}: its bucket is not there ({brief}). Create it, or correct the checkpoint URI")
-    if isinstance(error, FileNotFoundError):
-        return ObjectMissing(f"{where}: not there")
-    if code in _REFUSED_CODES or isinstance(error, (PermissionDeniedError, UnauthenticatedError)):
-        return StoreRefused(
-            f"{where}: refused: {brief}. Check the credentials, their rights on this bucket, and AWS_REGION"
-        )
-    return StoreError(f"{where}: {brief}")
