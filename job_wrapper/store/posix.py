@@ -112,7 +112,13 @@ class PosixStore:
         except FileNotFoundError:
             return None
         except OSError as error:
-            raise _translated(error, self._path(key)) from error
+            raise self._unread(error, self._path(key)) from error
+
+    def _unread(self, error: OSError, path: str) -> StoreError:
+        """An object that is not there, or a whole file system that is not: only the first says something about the object."""
+        if error.errno == errno.ENOENT and os.path.isdir(self._root):
+            return ObjectMissing(f"{path}: not there")
+        return _translated(error, path)
 
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""
@@ -121,7 +127,7 @@ class PosixStore:
             with open(path, "rb", buffering=0) as file:
                 return file.readall()
         except OSError as error:
-            raise _translated(error, path) from error
+            raise self._unread(error, path) from error
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """``ObjectStore.get_range``."""
@@ -147,7 +153,7 @@ class PosixStore:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _translated(error, path) from error
+            raise self._unread(error, path) from error
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """``ObjectStore.list``."""
@@ -176,7 +182,11 @@ class PosixStore:
         try:
             with os.scandir(path) as entries:
                 return list(entries)
-        except (FileNotFoundError, NotADirectoryError):
+        except (FileNotFoundError, NotADirectoryError) as error:
+            if not os.path.isdir(self._root):
+                raise _translated(
+                    error, path
+                ) from error  # all of it is away: to show nothing would be to say that there is nothing
             return []
         except OSError as error:
             raise _translated(error, path) from error
@@ -346,7 +356,7 @@ def _sync_directory(path: str) -> None:
 def _translated(error: OSError, path: str) -> StoreError:
     text = error.strerror or str(error)
     if error.errno == errno.ENOENT:
-        return ObjectMissing(f"{path}: not there")
+        return StoreError(f"{path}: its folder is not there any more: was its file system unmounted?")
     if error.errno in _REFUSED:
         return StoreRefused(f"{path}: {text}. Give a checkpoint URI where this user may write")
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
