@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import builtins
 import queue
 import threading
 from collections.abc import Iterable, Iterator
 from typing import Any
 
 import obstore
-from obstore.exceptions import AlreadyExistsError, BaseError, PreconditionError
+from obstore.exceptions import BaseError
 
 from job_wrapper.errors import Damaged, StoreError
-from job_wrapper.store.bucket_errors import past_the_end, translated
+from job_wrapper.store.bucket_errors import S3, Provider, exists, past_the_end, translated
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.paths import check_key
 
@@ -30,8 +31,9 @@ class BucketStore:
     caller, who decides it by reading back. ``client`` repeats.
     """
 
-    def __init__(self, uri: str, prefix: str, client: Any, once: Any) -> None:
+    def __init__(self, uri: str, prefix: str, client: Any, once: Any, provider: Provider = S3) -> None:
         self.uri = uri
+        self._provider = provider
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = client
         self._once = once
@@ -40,13 +42,13 @@ class BucketStore:
         return self._prefix + check_key(key, self.uri)
 
     def put_if_absent(self, key: str, data: bytes) -> Put:
-        """``ObjectStore.put_if_absent``: one PUT with ``If-None-Match: *``."""
+        """``ObjectStore.put_if_absent``: one PUT with ``If-None-Match: *`` (GCS: generation 0)."""
         try:
             obstore.put(self._once, self._path(key), data, mode="create", use_multipart=False)
-        except (AlreadyExistsError, PreconditionError):
-            return Put.EXISTS
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, key, writing=True) from error
+            if exists(error):
+                return Put.EXISTS
+            raise self.translated(error, key, writing=True) from error
         return Put.CREATED
 
     def put(self, key: str, data: bytes | memoryview) -> None:
@@ -61,7 +63,7 @@ class BucketStore:
                 max_concurrency=CONCURRENCY,
             )
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, key, writing=True) from error
+            raise self.translated(error, key, writing=True) from error
 
     def open_write(self, key: str) -> BucketWriter:
         """``ObjectStore.open_write``: a multipart upload."""
@@ -72,7 +74,7 @@ class BucketStore:
         try:
             return bytes(obstore.get(self._client, self._path(key)).bytes())
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, key) from error
+            raise self.translated(error, key) from error
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """``ObjectStore.get_range``."""
@@ -93,7 +95,7 @@ class BucketStore:
                 raise Damaged(
                     f"{self.uri}/{key}: shorter than it was written: there is no byte at offset {offset}"
                 ) from error
-            raise self._translated(error, key) from error
+            raise self.translated(error, key) from error
         if len(data) != length:
             raise Damaged(
                 f"{self.uri}/{key}: shorter than it was written: {length - len(data)} bytes from offset {offset + len(data)} on are missing"
@@ -111,7 +113,7 @@ class BucketStore:
                     if key.startswith(prefix):
                         found.append(ObjectInfo(key, meta["size"]))
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, prefix) from error
+            raise self.translated(error, prefix) from error
         found.sort(key=lambda info: info.key)
         return iter(found)
 
@@ -122,9 +124,24 @@ class BucketStore:
             try:
                 obstore.delete(self._client, paths[start : start + _DELETE])
             except FileNotFoundError:
-                continue
+                # GCS and Azure answer so for an object that is gone, and obstore then leaves the rest: each by itself.
+                self._delete_one_by_one(paths[start : start + _DELETE])
             except (BaseError, OSError, ValueError) as error:
-                raise self._translated(error, paths[start][len(self._prefix) :], writing=True) from error
+                raise self.translated(error, paths[start][len(self._prefix) :], writing=True) from error
+
+    def _delete_one_by_one(self, paths: builtins.list[str]) -> None:
+        from concurrent.futures import ThreadPoolExecutor  # not at the start of every wrapper
+
+        def delete(path: str) -> None:
+            try:
+                obstore.delete(self._client, path)
+            except FileNotFoundError:
+                pass
+            except (BaseError, OSError, ValueError) as error:
+                raise self.translated(error, path[len(self._prefix) :], writing=True) from error
+
+        with ThreadPoolExecutor(CONCURRENCY, "spotburst-delete") as pool:
+            list(pool.map(delete, paths))
 
     def size_of(self, key: str) -> int | None:
         """Bytes of an object; None if there is none. Raises ``StoreError``."""
@@ -133,10 +150,11 @@ class BucketStore:
         except FileNotFoundError:
             return None
         except (BaseError, OSError, ValueError) as error:
-            raise self._translated(error, key) from error
+            raise self.translated(error, key) from error
 
-    def _translated(self, error: Exception, key: str, *, writing: bool = False) -> StoreError:
-        return translated(error, f"{self.uri}/{key}", writing=writing)
+    def translated(self, error: Exception, key: str, *, writing: bool = False) -> StoreError:
+        """obstore's error about one object as ours."""
+        return translated(error, f"{self.uri}/{key}", self._provider, writing=writing)
 
 
 class BucketWriter:
@@ -190,7 +208,7 @@ class BucketWriter:
 
     def _check(self) -> None:
         if self._error is not None:
-            raise translated(self._error, f"{self._store.uri}/{self._key}", writing=True) from self._error
+            raise self._store.translated(self._error, self._key, writing=True) from self._error
         if self._closed:
             raise StoreError(f"{self._store.uri}/{self._key}: already closed")
 
@@ -203,7 +221,7 @@ class BucketWriter:
         error = self._error
         if error is not None and self._store.size_of(self._key) != self._length:
             # A repeated "complete" whose first answer was lost fails too, but then the object stands.
-            raise translated(error, f"{self._store.uri}/{self._key}", writing=True) from error
+            raise self._store.translated(error, self._key, writing=True) from error
 
     def abort(self) -> None:
         """``ObjectWriter.abort``."""
