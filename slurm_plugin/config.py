@@ -22,7 +22,8 @@ from pydantic import (
     model_validator,
 )
 
-from job_wrapper.store.open import SCHEMES
+from job_wrapper.errors import StoreRefused
+from job_wrapper.store.open import scheme_of
 from slurm_plugin.cloud.provider import Market, Offering
 from slurm_plugin.config_faults import explain, read_yaml
 from slurm_plugin.errors import ConfigError
@@ -65,19 +66,23 @@ class Slurm(Model):
 
 
 class Checkpoints(Model):
-    """Where checkpoints go and how they are kept. ``uri``: ``file:///shared/dir`` or ``s3://bucket/prefix``."""
+    """Where checkpoints go and how they are kept. ``uri``: ``file:///shared/dir``, ``s3://bucket/prefix``, ``gs://bucket/prefix`` or ``az://container/prefix``."""
 
     uri: str
     endpoint_url: str | None = None
-    """For an S3 server that is not AWS. Credentials come from the environment of the job or the machine's role."""
+    """For a server that is not the cloud's own. Credentials come from the environment of the job or the machine's role."""
     interval: Period = 600.0
     keep: Annotated[int, Field(ge=1)] = 3
 
     @field_validator("uri")
     @classmethod
     def _scheme(cls, value: str) -> str:
-        if not value.startswith(SCHEMES):
-            raise ValueError(f"{value!r} has no known scheme: use file:///shared/dir or s3://bucket/prefix")
+        try:
+            if "://" not in value:
+                raise StoreRefused(f"{value!r} has no known scheme: use file:///shared/dir or s3://bucket/prefix")
+            scheme_of(value)
+        except StoreRefused as error:
+            raise ValueError(str(error)) from None
         return value.rstrip("/")
 
 

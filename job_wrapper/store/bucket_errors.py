@@ -11,6 +11,7 @@ from dataclasses import dataclass
 from obstore.exceptions import AlreadyExistsError, PermissionDeniedError, PreconditionError, UnauthenticatedError
 
 from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused
+from job_wrapper.store.shown import hidden
 
 
 @dataclass(frozen=True, slots=True)
@@ -93,15 +94,6 @@ _CAUSES = (
     "Network is unreachable",
     "certificate",
 )
-_SECRETS = re.compile(
-    r"(?i)\b((?:sig|signature|token|key|password|secret|credential|x-amz-[a-z-]+|x-goog-[a-z-]+)=)[^&\s'\"<>)]+"
-    r"|(?<=://)[^/@\s'\"]+:[^/@\s'\"]*(?=@)|\bBearer +\S+"
-)
-
-
-def hidden(text: str) -> str:
-    """``text`` without what may be a secret: signatures and keys in a URL's query, a password before its host, bearer tokens."""
-    return _SECRETS.sub(lambda match: (match.group(1) or "") + "…", text)
 
 
 def past_the_end(error: Exception) -> bool:

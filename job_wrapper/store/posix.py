@@ -332,7 +332,7 @@ def _link(unfinished: str, path: str) -> Put:
         if error.errno in _NO_LINKS:
             raise StoreRefused(
                 f"{os.path.dirname(path)}: this file system can't make hard links, so it can't create an object only once "
-                f"({os.strerror(error.errno)}). Use a checkpoint URI on another file system, or s3://"
+                f"({os.strerror(error.errno)}). Use a checkpoint URI on another file system, or a bucket (s3://, gs://, az://)"
             ) from error
         raise
     return Put.CREATED

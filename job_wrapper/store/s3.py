@@ -16,7 +16,8 @@ from urllib.parse import urlsplit
 
 from job_wrapper.errors import StoreRefused
 from job_wrapper.store.bucket import BucketStore
-from job_wrapper.store.paths import is_key
+from job_wrapper.store.bucket_clients import bucket_store, checked_endpoint, client_options, place
+from job_wrapper.store.bucket_errors import S3
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _TTL = timedelta(minutes=15)
@@ -26,12 +27,7 @@ def open_s3(uri: str, endpoint_url: str = "", environ: Mapping[str, str] = os.en
     """The store at ``s3://bucket/prefix``. Raises ``StoreRefused`` for a malformed URI or settings that can't be used."""
     from obstore.store import S3Store
 
-    parts = urlsplit(uri)
-    bucket, prefix = parts.netloc, parts.path.strip("/")
-    if not _BUCKET.match(bucket) or parts.query or parts.fragment or (prefix and not is_key(prefix)):
-        raise StoreRefused(
-            f"checkpoint URI {uri!r}: write it as s3://bucket/prefix, in letters, digits, '.', '_' and '-'"
-        )
+    bucket, prefix = place(uri, _BUCKET, "s3://bucket/prefix")
     config, provider = _settings(uri, environ)
     endpoint = (
         endpoint_url
@@ -40,42 +36,23 @@ def open_s3(uri: str, endpoint_url: str = "", environ: Mapping[str, str] = os.en
         or config.pop("endpoint", "")
     )
     if endpoint:
-        if urlsplit(endpoint).scheme not in ("http", "https") or not urlsplit(endpoint).netloc:
-            raise StoreRefused(f"endpoint URL {endpoint!r}: write it as https://host or http://host:port")
+        endpoint = checked_endpoint(endpoint)
         # Both: obstore reads the second from the environment too, and prefers it.
-        config["endpoint"] = config["aws_endpoint_url_s3"] = endpoint.rstrip("/")
+        config["endpoint"] = config["aws_endpoint_url_s3"] = endpoint
         config.setdefault("region", environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION") or "us-east-1")
     if not endpoint.startswith("http://") and "AWS_UNSIGNED_PAYLOAD" not in environ:
         # TLS guards the bytes on their way, and our own checksums for good: signing them as well costs half the speed.
         config["unsigned_payload"] = True
-    options: dict[str, Any] = {
-        "allow_http": endpoint.startswith("http://"),
-        "connect_timeout": "5s",
-        "user_agent": "spotburst",
-    }
-    bundle = environ.get("AWS_CA_BUNDLE")
-    if bundle:
-        try:
-            options["root_certificate"] = Path(bundle).read_bytes()
-        except OSError as error:
-            raise StoreRefused(f"AWS_CA_BUNDLE {bundle}: can't be read: {error.strerror}") from None
-    backoff = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
-
-    def client(retries: int, timeout: str) -> Any:
-        settings: dict[str, Any] = {
-            "config": config,
-            "client_options": {**options, "timeout": timeout},
-            "retry_config": {"max_retries": retries, "retry_timeout": timedelta(seconds=90), "backoff": backoff},
-        }
-        if provider is not None:
-            settings["credential_provider"] = provider
-        try:
-            return S3Store(bucket, **settings)
-        except Exception as error:
-            raise StoreRefused(f"checkpoint URI {uri!r}: {str(error).splitlines()[0]}") from error
-
+    settings: dict[str, Any] = {"config": config}
+    if provider is not None:
+        settings["credential_provider"] = provider
+    options = client_options(endpoint, "AWS_CA_BUNDLE", environ)
     name = f"s3://{bucket}/{prefix}" if prefix else f"s3://{bucket}"
-    return BucketStore(name, prefix, client(8, "120s"), client(0, "15s"))
+
+    def make(**more: Any) -> Any:
+        return S3Store(bucket, **settings, **more)
+
+    return bucket_store(uri, name, prefix, S3, options, make)
 
 
 def _settings(uri: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], Callable[[], Any] | None]:

@@ -34,7 +34,9 @@ NameOption = Annotated[
 UriOption = Annotated[
     str | None, typer.Option("--uri", help="Where checkpoints are; else what burst.yaml or node.json says.")
 ]
-EndpointOption = Annotated[str | None, typer.Option("--endpoint-url", help="S3 server, if it is not AWS.")]
+EndpointOption = Annotated[
+    str | None, typer.Option("--endpoint-url", help="The store's server, if it is not the cloud's own.")
+]
 ClusterOption = Annotated[
     str | None, typer.Option("--cluster", help="Slurm's ClusterName; else what burst.yaml or node.json says.")
 ]

@@ -141,11 +141,17 @@ def test_what_is_done_again_and_again_needs_a_pause(tmp_path: Path, place: tuple
     assert "greater than 0" in text
 
 
-@pytest.mark.parametrize("uri", ["gs://bucket/p", "az://container/p", "/shared/dir", "s3:/bucket", ""])
+@pytest.mark.parametrize("uri", ["hf://datasets/p", "sftp://host/p", "memory://p", "/shared/dir", "s3:/bucket", ""])
 def test_a_store_that_no_job_could_open(tmp_path: Path, uri: str) -> None:
     text = faults(tmp_path, changed(lambda d: d["checkpoints"].update(uri=uri)))
     assert ": checkpoints.uri: " in text
-    assert "use file:///shared/dir or s3://bucket/prefix" in text
+    assert "file:///shared/" in text and "s3://bucket/prefix" in text
+
+
+@pytest.mark.parametrize("uri", ["gs://bucket/p", "az://container/p", "abfss://c@account.dfs.core.windows.net/p"])
+def test_stores_of_every_cloud(tmp_path: Path, uri: str) -> None:
+    path = written(tmp_path, changed(lambda d: d["checkpoints"].update(uri=uri)))
+    assert load_config(path).checkpoints.uri == uri
 
 
 def test_a_wrong_unit_says_which_there_are(tmp_path: Path) -> None:

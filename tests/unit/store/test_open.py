@@ -14,7 +14,10 @@ from job_wrapper.store.open import open_store
 @pytest.mark.parametrize(
     ("uri", "what"),
     [
-        ("ftp://host/x", "use one of file://"),
+        ("ftp://host/x", "ftp:// can't be used: it has no way to create an object only if it is not there"),
+        ("hf://datasets/a/b", "hf:// can't be used.*use one of file://, s3://, gs://, az://"),
+        ("memory://x", "gone with its process"),
+        ("https://bucket.s3.amazonaws.com/x", "--endpoint-url"),
         ("relative/path", "use one of file://"),
         ("", "use one of file://"),
         ("file://host/x", "three slashes"),
@@ -29,6 +32,13 @@ from job_wrapper.store.open import open_store
         ("s3://b/x?y=1", "s3://bucket/prefix"),
         ("s3:///x", "s3://bucket/prefix"),
         ("file://[", "checkpoint URI"),
+        ("gs://", "gs://bucket/prefix"),
+        ("gs://UPPER/x", "gs://bucket/prefix"),
+        ("gs://b..c/../x", "gs://bucket/prefix"),
+        ("az://", "az://container/prefix"),
+        ("az://No_Such/x", "az://container/prefix"),
+        ("az://a--b/x", "az://container/prefix"),
+        ("abfss://c@account/x", "abfss://container@account.dfs"),
     ],
 )
 def test_a_uri_that_cannot_be_used_is_one_clear_message(uri: str, what: str) -> None:
