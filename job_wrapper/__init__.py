@@ -11,6 +11,12 @@ For Python programs that keep their state in files (for torch see ``job_wrapper.
         train(step)
         job_wrapper.requested()       # between steps: saves and commits when asked, ends the program when told to
 
+A program that works off a list needs no files (``spotburst run --continuity restartable``)::
+
+    for number in range(job_wrapper.completed(), total):
+        work(number)
+        job_wrapper.progress(number + 1, total)
+
 Without a wrapper (no ``SPOTBURST_SOCKET``) these do nothing, so that the program also runs on a laptop.
 """
 
@@ -19,9 +25,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from job_wrapper.program import on_request, requested, restored, saved, state_dir
+    from job_wrapper.program import completed, on_request, progress, requested, restored, saved, state_dir
 
-__all__ = ["on_request", "requested", "restored", "saved", "state_dir"]
+__all__ = ["completed", "on_request", "progress", "requested", "restored", "saved", "state_dir"]
 
 
 def __getattr__(name: str) -> Any:

@@ -16,7 +16,7 @@ from collections.abc import Callable, Mapping
 from dataclasses import asdict, dataclass
 from typing import Any
 
-from job_wrapper.errors import CheckpointFailed, Fenced, SpotburstError
+from job_wrapper.errors import CheckpointFailed, Fenced, SpotburstError, StoreAway
 from job_wrapper.protocol import MAX_LINE, SOCKET_VARIABLE, decode, encode
 from job_wrapper.store.io_types import ObjectRef
 
@@ -50,7 +50,10 @@ class Restore:
 
 @dataclass(frozen=True, slots=True)
 class Welcome:
-    """What the wrapper says first. ``data`` is the prefix that this epoch writes under; ``interval`` in seconds."""
+    """What the wrapper says first. ``data`` is the prefix that this epoch writes under; ``interval`` in seconds.
+
+    ``patience``: seconds that a store which is away is waited for. ``completed`` and ``total``: the counters that the last commit holds.
+    """
 
     run: str
     uri: str
@@ -59,6 +62,9 @@ class Welcome:
     data: str
     restore: Restore | None
     interval: float
+    patience: float = 0.0
+    completed: int | None = None
+    total: int | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -73,8 +79,12 @@ def _reference(value: Mapping[str, Any]) -> ObjectRef:
     return ObjectRef(key=str(value["key"]), length=int(value["length"]), checksum=str(value["checksum"]))
 
 
+def _count(value: object) -> int | None:
+    return value if isinstance(value, int) and not isinstance(value, bool) else None
+
+
 def _welcome(message: Mapping[str, Any]) -> Welcome:
-    restore = message.get("restore")
+    restore, progress = message.get("restore"), message.get("progress") or {}
     return Welcome(
         run=str(message["run"]),
         uri=str(message["uri"]),
@@ -90,6 +100,9 @@ def _welcome(message: Mapping[str, Any]) -> Welcome:
             manifest=_reference(restore["manifest"]),
         ),
         interval=float(message.get("interval") or 600.0),
+        patience=float(message.get("patience") or 0.0),
+        completed=_count(progress.get("completed")),
+        total=_count(progress.get("total")),
     )
 
 
@@ -160,7 +173,7 @@ class Connection:
         """Commit parts that are durable in the store, and wait for the answer.
 
         ``seq`` is that of the request answered, None for a checkpoint of the program's own. Raises ``CheckpointFailed`` (the
-        previous commit stands), ``Fenced``, or ``ConnectionLost``. One commit at a time: a second caller waits.
+        previous commit stands; ``StoreAway``, a kind of it, where trying later may help), ``Fenced``, or ``ConnectionLost``. One commit at a time: a second caller waits.
         """
         message = {
             "type": "checkpoint.commit",
@@ -177,10 +190,10 @@ class Connection:
         """
         return self._ask({"type": "checkpoint.ack", "seq": seq}, seq, timeout)
 
-    def failed(self, seq: int, error: str) -> None:
-        """Say that the request could not be met."""
+    def failed(self, seq: int, error: str, kind: str = "") -> None:
+        """Say that the request could not be met. ``kind`` as ``errors.kind_of`` gives it."""
         self._clear(seq)
-        self._send({"type": "checkpoint.failed", "seq": seq, "error": error})
+        self._send({"type": "checkpoint.failed", "seq": seq, "error": error, "kind": kind})
 
     def restore_done(self, entry: int, seconds: float) -> None:
         """Say that the checkpoint of this log entry is loaded."""
@@ -217,7 +230,8 @@ class Connection:
                 answer = self._answers.pop(seq)
         if answer["type"] == "checkpoint.committed":
             return Committed(entry=int(answer["entry"]), stop=bool(answer.get("stop")))
-        raise CheckpointFailed(str(answer.get("error") or "the wrapper could not commit"))
+        text = str(answer.get("error") or "the wrapper could not commit")
+        raise StoreAway(text) if answer.get("kind") == StoreAway.reason else CheckpointFailed(text)
 
     def _clear(self, seq: int | None) -> None:
         with self._changed:

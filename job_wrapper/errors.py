@@ -36,6 +36,8 @@ class ExitCode(IntEnum):
     """The job can't be requeued (``--no-requeue``, ``salloc``, ``srun`` without a batch job)."""
     REQUEUED = 89
     """This attempt was interrupted and the job was requeued: Slurm records REQUEUED, not this code."""
+    STORE_AWAY = 90
+    """The store could not be reached for ``--store-patience``. An interruption: the job is brought back and goes on from its last commit."""
 
 
 class SpotburstError(Exception):
@@ -139,8 +141,29 @@ class CheckpointTooLarge(CheckpointFailed):
     reason = "CheckpointTooLarge"
 
 
+class StoreAway(CheckpointFailed):
+    """The store can't be reached now, and has not come back while it was waited for. The previous commit stands; later it may work."""
+
+    exit_code = ExitCode.STORE_AWAY
+    reason = "StoreAway"
+
+
 class NotRequeueable(SpotburstError):
     """Slurm will not bring this job back."""
 
     exit_code = ExitCode.NOT_REQUEUEABLE
     reason = "NotRequeueable"
+
+
+def may_pass(error: BaseException) -> bool:
+    """Whether it is a store that can't be reached, or is full, now: what an outage looks like, and what waiting may help. Pure."""
+    if isinstance(error, StoreError):
+        return not isinstance(error, StoreRefused | ObjectMissing | Damaged)
+    return isinstance(error, StoreAway)
+
+
+def kind_of(error: BaseException) -> str:
+    """How an error is named between wrapper and program: ``StoreAway`` for an outage, else its own reason."""
+    if may_pass(error):
+        return StoreAway.reason
+    return error.reason if isinstance(error, SpotburstError) else type(error).__name__

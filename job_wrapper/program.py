@@ -5,8 +5,9 @@ from __future__ import annotations
 import os
 from collections.abc import Callable
 
-from job_wrapper.client import shared
+from job_wrapper.client import ConnectionLost, shared
 from job_wrapper.errors import CheckpointFailed, UsageError
+from job_wrapper.protocol import SOCKET_VARIABLE
 
 _save: Callable[[], object] | None = None
 
@@ -71,3 +72,31 @@ def state_dir(index: int = 0) -> str | None:
 def restored() -> bool:
     """Whether the state directories were restored from a checkpoint for this attempt."""
     return os.environ.get("SPOTBURST_RESTORED") == "1"
+
+
+def progress(completed: int, total: int | None = None) -> None:
+    """Tell how much of the work is done, in units of the program's own; the next attempt gets it by ``completed()``.
+
+    It is kept with the next checkpoint, or by itself with ``--continuity restartable``. Cheap enough for every second, not for every
+    millisecond. Raises ``UsageError`` for what is no count, ``ConnectionLost`` if the wrapper is gone.
+    """
+    from job_wrapper.progress import tell
+    from job_wrapper.run.counters import counters_of
+
+    if counters_of({"completed": completed}) is None or (
+        total is not None and counters_of({"completed": total}) is None
+    ):
+        raise UsageError(f"progress({completed!r}, {total!r}): give whole numbers from 0 on")
+    path = os.environ.get(SOCKET_VARIABLE)
+    if not path:
+        return
+    try:
+        tell(completed, total, path)
+    except OSError as error:
+        raise ConnectionLost(f"{SOCKET_VARIABLE}={path}: the wrapper is gone ({error.strerror or error})") from error
+
+
+def completed() -> int:
+    """How much was completed by the checkpoint that this attempt goes on from: 0 for a new run, and without a wrapper."""
+    text = os.environ.get("SPOTBURST_COMPLETED", "")
+    return int(text) if text.isascii() and text.isdigit() else 0

@@ -11,19 +11,25 @@ Program to wrapper::
                                                            I have stored these parts under the data prefix: commit them (with
                                                            the state directories, if there are any). "seq" is null for a
                                                            checkpoint that nobody asked for. Answered by committed, failed or fenced.
-    {"type":"checkpoint.failed","seq":3,"error":"…"}       I could not.
+    {"type":"checkpoint.failed","seq":3,"error":"…","kind":"StoreAway"}
+                                                           I could not. "kind" (may be left out) is the typed reason; with "StoreAway"
+                                                           the same may work later.
     {"type":"restore.done","entry":7,"seconds":1.2}        the checkpoint of log entry 7 is loaded.
     {"type":"restore.failed","entry":7,"error":"…"}        it is damaged. Answered by another "welcome", with an older one or none.
-    {"type":"progress","completed":120,"total":1500}       for describe, and for programs that restart by counters.
+    {"type":"progress","completed":120,"total":1500}       for describe, and for programs that restart by counters (it needs no
+                                                           subscribe: connect, send this line, close).
 
 Wrapper to program::
 
     {"type":"welcome","run":"c/12/main","uri":"s3://b/p","endpoint_url":"","epoch":3,"data":"c/12/main/data/e00000003",
-     "restore":{"entry":7,"epoch":2,"step":120,"manifest":{"key":…,"length":…,"checksum":…}} or null,"interval":600.0}
+     "restore":{"entry":7,"epoch":2,"step":120,"manifest":{"key":…,"length":…,"checksum":…}} or null,"interval":600.0,
+     "patience":1800.0,"progress":{"completed":120,"total":1500} or null}
     {"type":"checkpoint.request","seq":4,"urgent":true,"deadline":1795982350.0 or null,"reason":"aws reclaim"}
     {"type":"checkpoint.committed","seq":4 or null,"entry":9,"stop":true}
                                                            it is in the log. With "stop" the program must not go on.
-    {"type":"checkpoint.failed","seq":4,"error":"…"}       nothing was committed; the previous commit stands.
+    {"type":"checkpoint.failed","seq":4,"error":"…","kind":"StoreAway"}
+                                                           nothing was committed; the previous commit stands. "StoreAway": the
+                                                           store can't be reached now, and it is asked again at the next interval.
     {"type":"fenced","epoch":5}                            a newer attempt holds the run: stop, write nothing.
     {"type":"stop"}                                        end now, without another checkpoint.
 

@@ -8,10 +8,11 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from functools import partial
 from typing import Protocol
 
 from job_wrapper.client import Committed, Connection, Request, Restore, shared
-from job_wrapper.errors import Fenced, RestoreFailed, StoreError, UsageError
+from job_wrapper.errors import Fenced, RestoreFailed, StoreAway, StoreError, UsageError, may_pass
 from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import (
     Claim,
@@ -24,6 +25,7 @@ from job_wrapper.store import (
     run_path,
     write_manifest,
 )
+from job_wrapper.store.decided_put import Patience, patiently
 
 log = logging.getLogger("spotburst")
 
@@ -42,6 +44,8 @@ class Committer(Protocol):
     run: str
     store: ObjectStore
     data_prefix: str
+    patience: float
+    """Seconds that a store which is away is waited for, where nobody asks again later; 0: every failed save is raised."""
 
     @property
     def attention(self) -> bool: ...
@@ -74,8 +78,8 @@ class Committer(Protocol):
         """Commit parts that are durable; ``seq`` is that of the request it answers. Raises ``CheckpointFailed``, ``Fenced``."""
         ...
 
-    def failed(self, seq: int, error: str) -> None:
-        """The request could not be met."""
+    def failed(self, seq: int, error: str, kind: str = "") -> None:
+        """The request could not be met; ``kind`` as ``errors.kind_of`` gives it."""
         ...
 
     def progress(self, completed: int, total: int | None) -> None: ...
@@ -90,8 +94,15 @@ class SocketCommitter:
         welcome = connection.welcome
         self._connection = connection
         self.uri, self.run, self.data_prefix = welcome.uri, welcome.run, welcome.data
+        self.patience = welcome.patience
         # The wrapper has proved the store.
-        self.store = open_store(welcome.uri, endpoint_url=welcome.endpoint_url, prove=False)
+        try:
+            self.store = patiently(
+                partial(open_store, welcome.uri, endpoint_url=welcome.endpoint_url, prove=False),
+                Patience(seconds=welcome.patience, first=1.0, longest=15.0),
+            )
+        except StoreError as error:
+            raise StoreAway(str(error)) if may_pass(error) else error from error
 
     @property
     def attention(self) -> bool:
@@ -125,8 +136,8 @@ class SocketCommitter:
     def commit(self, step: int, parts: Mapping[str, ObjectRef], seq: int | None) -> Committed:
         return self._connection.commit(step, parts, seq=seq)
 
-    def failed(self, seq: int, error: str) -> None:
-        self._connection.failed(seq, error)
+    def failed(self, seq: int, error: str, kind: str = "") -> None:
+        self._connection.failed(seq, error, kind)
 
     def progress(self, completed: int, total: int | None) -> None:
         self._connection.progress(completed, total)
@@ -144,6 +155,7 @@ class DirectCommitter:
 
     def __init__(self, claim: Claim, *, keep: int = 3, interval: float | None = None) -> None:
         self.uri, self.run, self.store, self.data_prefix = claim.store.uri, claim.run, claim.store, claim.data_prefix
+        self.patience = 0.0
         self.stopped = False
         self.fenced = False
         self.attention = False
@@ -229,7 +241,7 @@ class DirectCommitter:
                 log.warning("older checkpoints were not removed: %s", error)
         return Committed(entry.seq, stop)
 
-    def failed(self, seq: int, error: str) -> None:
+    def failed(self, seq: int, error: str, kind: str = "") -> None:
         log.warning("no checkpoint was made: %s", error)
 
     def progress(self, completed: int, total: int | None) -> None:

@@ -14,7 +14,7 @@ from job_wrapper.checkpoint.committer import Committer
 from job_wrapper.checkpoint.staging import Batch, memory_of
 from job_wrapper.checkpoint.state import Encoded, decode, dtype_of, parse
 from job_wrapper.client import Committed
-from job_wrapper.errors import Damaged, NewerFormat, ObjectMissing, SpotburstError, StoreError
+from job_wrapper.errors import Damaged, NewerFormat, ObjectMissing, SpotburstError, StoreError, kind_of
 from job_wrapper.store import (
     Item,
     ItemKind,
@@ -74,7 +74,7 @@ class Save:
         """What the next save may point to: the part of the last commit."""
         self.written = 0
         self.total = staged.total
-        self._committer, self._name, self._skeleton, self._staged = committer, name, skeleton, staged
+        self.committer, self._name, self._skeleton, self._staged = committer, name, skeleton, staged
         self._ended = ended
         self._given_up = False
         self._started = 0.0
@@ -104,9 +104,9 @@ class Save:
         try:
             reference = self._write()
             self._check()
-            self.outcome = self._committer.commit(self.step, {self._name: reference}, self.seq)
+            self.outcome = self.committer.commit(self.step, {self._name: reference}, self.seq)
             try:
-                self.part = read_part(self._committer.store, reference)
+                self.part = read_part(self.committer.store, reference)
             except StoreError:
                 self.part = None
         except BaseException as error:
@@ -120,7 +120,7 @@ class Save:
     def _report(self, error: BaseException) -> None:
         if self.seq is not None and not isinstance(error, Replaced):
             try:
-                self._committer.failed(self.seq, f"{type(error).__name__}: {error}")
+                self.committer.failed(self.seq, f"{type(error).__name__}: {error}", kind_of(error))
             except SpotburstError:
                 return
 
@@ -129,7 +129,7 @@ class Save:
             raise Replaced(f"the checkpoint of step {self.step} was given up")
 
     def _write(self) -> ObjectRef:
-        committer = self._committer
+        committer = self.committer
         with PartWriter(committer.store, committer.data_prefix, self._name, base=self.part) as writer:
             writer.add_bytes(SKELETON, self._skeleton.to_json())
             if self._staged.bundles:

@@ -19,32 +19,31 @@ from xxhash import xxh3_128_hexdigest
 from job_wrapper.errors import (
     Damaged,
     NewerFormat,
-    NotRequeueable,
     ObjectMissing,
     RestoreFailed,
     SpotburstError,
     StoreError,
-    StoreRefused,
     UsageError,
 )
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.notice.types import Notice
 from job_wrapper.run.bounds import Bounds, check_bounds
+from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
+from job_wrapper.run.counters import Counters, counters_of
 from job_wrapper.run.events import Save
 from job_wrapper.run.identity import Identity
 from job_wrapper.run.local_job import local_job_alive, local_job_id
-from job_wrapper.run.options import Options
+from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
+from job_wrapper.run.preflight import require_own, require_requeueable
 from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.store.decided_put import Patience, patiently
 from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore, Part, Summary, Writer
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import data_prefix, run_path
-from job_wrapper.store.posix import PosixStore
 
 STORE_PATIENCE = 60.0
 """Seconds that an unreachable store is tried for before a job's first attempt gives up: a wrong URI is to be said soon."""
-STORE_PATIENCE_BACK = 480.0
-"""The same for a job that has come back. It has work to lose, and nobody requeues it after it has given up. Below the ranks' CLAIM_WAIT."""
 FAILURES = 2
 """How often one checkpoint may fail to restore."""
 
@@ -87,7 +86,10 @@ class Attempt:
         self.restored: CommitRef | None = None
         self.parts: dict[str, ObjectRef] = {}
         """The program's own parts in the newest commit."""
-        self.completed: int | None = None
+        self.counters: Counters | None = None
+        """How far the program is, as it told; at first as the restored commit tells."""
+        self._kept: Counters | None = None
+        """What the newest commit holds of that."""
         self._resumed: dict[str, Any] = {}
         """What the next entry tells of the restore, once the program is going again."""
         self._going = False
@@ -100,13 +102,14 @@ class Attempt:
 
     def begin(self) -> None:
         """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
-        self.require_requeueable()
+        if self.job is not None and self.options.requeue:
+            require_requeueable(self.job, self.say)
         self._check_roots()
         back = self.identity.restart_count > 0
         self._store = self._patiently(
             lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back)
         )
-        self._require_own()
+        require_own(self.store, self.run)
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
         summary: Summary = self._claim.entry.summary
@@ -119,49 +122,20 @@ class Attempt:
         if refused is not None:
             self._claim.end(int(refused.exit_code), refused.reason)
             raise refused
-        self._restore(None)
+        if self.options.continuity != EPHEMERAL:
+            self._restore(None)
         if self.identity.tasks > 1:
             # The other ranks start when this one's files are in place, and from the commit that it found to be good.
             seq = None if self.restored is None else self.restored.seq
-            told = json.dumps({"entry": seq}).encode()
+            progress = None if self.counters is None else self.counters.told()
+            told = json.dumps({"entry": seq, "progress": progress}).encode()
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
-
-    def _require_own(self) -> None:
-        """Job ids can be guessed: on a file system that several users write to, a run that another one has laid out is never restored."""
-        if isinstance(self.store, PosixStore):
-            for folder in (self.run.rpartition("/")[0], self.run):
-                owner = self.store.owner(folder)
-                if owner not in (None, os.geteuid()):
-                    raise StoreRefused(
-                        f"{self.store.uri}/{folder} belongs to user {owner}, not to you: nothing of it is used. "
-                        "Tell the administrator, or name another place with --uri"
-                    )
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:
             from job_wrapper.state_dirs import check_paths
 
             self.roots = check_paths(self.options.state_dirs)
-
-    def require_requeueable(self) -> None:
-        """A job that Slurm won't bring back must say so before work is lost. Raises ``NotRequeueable``."""
-        if self.job is None or not self.options.requeue:
-            return
-        view = self.job.view()
-        if view is None:
-            self.say(
-                "Slurm does not answer (squeue), so it is not known whether it would bring this job back; going on"
-            )
-        elif not view.batch:
-            raise NotRequeueable(
-                f"job {self.job.job_id} was started by salloc or srun, and Slurm requeues only batch jobs: submit it with sbatch, "
-                "or run with --on-interruption fail (checkpoints are made, nothing brings it back)"
-            )
-        elif not view.requeue:
-            raise NotRequeueable(
-                f"job {self.job.job_id} was submitted with --no-requeue, or the cluster has JobRequeue=0: put `#SBATCH --requeue` into "
-                "its script, or run with --on-interruption fail (checkpoints are made, nothing brings it back)"
-            )
 
     def _make_claim(self) -> Any:
         identity, digest = self.identity, command_digest(self.options.command)
@@ -184,11 +158,20 @@ class Attempt:
             "started_at": self._started,
             "slurm_job_id": identity.job_id,
         }
+        if self.options.continuity != CHECKPOINT:
+            body["continuity"] = self.options.continuity
         self._patiently(lambda: self._refuse_other_command(log.tail(), job_id, digest))
         alive = self.job.alive if self.job is not None else local_job_alive
         try:
             return self._patiently(
-                lambda: log.claim(writer, alive=alive, keep=self.options.keep, command_digest=digest, body=body)
+                lambda: log.claim(
+                    writer,
+                    alive=alive,
+                    keep=self.options.keep,
+                    command_digest=digest,
+                    body=body,
+                    bounded=self.options.continuity != EPHEMERAL,
+                )
             )
         except RunFinished as finished:
             self._refuse_other_command(finished.entry, job_id, digest)
@@ -212,7 +195,9 @@ class Attempt:
         text = f"run {self.run}, epoch {self.epoch}"
         if summary.recoveries:
             text += f", recovery {summary.recoveries}"
-        if not summary.commits:
+        if self.options.continuity == EPHEMERAL:
+            text += ", begins anew (--continuity ephemeral)"
+        elif not summary.commits:
             text += ", no checkpoint yet"
         return text
 
@@ -251,6 +236,12 @@ class Attempt:
         reference = manifest.parts.get(PART)
         self.parts = {name: ref for name, ref in manifest.parts.items() if name != PART}
         self._base = reference
+        self.counters = self._kept = counters_of(manifest.attributes.get(PROGRESS))
+        if manifest.parts and self.options.continuity == RESTARTABLE:
+            raise UsageError(
+                f"{self.run}: its checkpoint (entry {commit.seq}) holds a program's state, which --continuity restartable would drop: "
+                "leave that option out, or begin anew under another --name or --run"
+            )
         if reference is not None and self.roots:
             from job_wrapper.state_restore import restore
 
@@ -320,6 +311,8 @@ class Attempt:
             "data": data_prefix(self.run, self.epoch),
             "restore": restore,
             "interval": self.options.interval,
+            "patience": self.options.patience,
+            "progress": None if self._kept is None else self._kept.told(),
         }
 
     def note_going(self, seconds: float | None = None) -> None:
@@ -334,7 +327,7 @@ class Attempt:
 
         Raises ``Fenced``, ``CheckpointFailed`` and the like (nothing was committed), ``StoreError`` (may be tried again).
         """
-        from job_wrapper.state_dirs import PART, save
+        from job_wrapper.state_dirs import PART, NothingToSave, save
         from job_wrapper.store.read import read_part
         from job_wrapper.store.write import write_manifest
 
@@ -357,13 +350,20 @@ class Attempt:
                 max_size=self.options.max_size,
                 alone=not parts and not (asked.carry and self.parts),
             )
-        step = asked.step if asked.step is not None else self.completed
+        counters = self.counters
+        step = asked.step if asked.step is not None else counters.completed if counters is not None else None
         if asked.carry and self._claim.entry.summary.commits:
             parts |= self.parts
             step = self._claim.entry.summary.commits[-1].step
-        if not parts:
+        if not parts and self.options.continuity != RESTARTABLE:
             raise UsageError("a checkpoint without any part")
-        manifest = write_manifest(self.store, self.run, self.epoch, claim.data_prefix, step=step, parts=parts)
+        if not parts and counters in (None, self._kept):
+            # The same numbers again would look like progress where there is none.
+            raise NothingToSave("the program has told no progress since the last checkpoint", lost=False)
+        attributes = {} if counters is None else {PROGRESS: counters.told()}
+        manifest = write_manifest(
+            self.store, self.run, self.epoch, claim.data_prefix, step=step, parts=parts, attributes=attributes
+        )
         body: dict[str, Any] = {
             "reason": asked.reason,
             "urgent": asked.urgent,
@@ -374,7 +374,7 @@ class Attempt:
             body["notice"] = asdict(notice)
         entry: Entry = claim.commit(manifest, step=step, body=body)
         self._base = parts.pop(PART, None)
-        self.parts = parts
+        self.parts, self._kept = parts, counters
         return entry, self.clock() - began
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
@@ -385,8 +385,15 @@ class Attempt:
         self._claim.interrupted(reason, body)
 
     def end(self, code: int, reason: str) -> None:
-        """Log the end. Raises as ``commit``."""
+        """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""
         self._claim.end(code, reason, self._resumed_once())
+        if code == 0 and len(self._claim.entry.summary.commits) > 1:
+            from job_wrapper.store.retention import collect
+
+            try:
+                collect(self._claim, keep=1)
+            except SpotburstError as error:
+                self.say(f"older checkpoints could not be deleted: {error}")
 
     def check(self) -> None:
         """Raises ``Fenced`` when a newer attempt holds the run."""
@@ -413,19 +420,18 @@ class Attempt:
         resumed, self._resumed = self._resumed, {}
         return resumed
 
+    @property
+    def waits(self) -> bool:
+        """There is work to lose: a store that is away is waited for as long as ``--store-patience`` says."""
+        return self.claimed or self.identity.restart_count > 0
+
     def _patiently(self, work: Callable[[], T]) -> T:
         """A store that can't be reached is tried again for some time; one that refuses is not."""
-        patience = STORE_PATIENCE_BACK if self.identity.restart_count else STORE_PATIENCE
-        until, said = self.clock() + patience, False
-        while True:
-            try:
-                return work()
-            except (StoreRefused, Damaged, ObjectMissing):
-                raise
-            except StoreError as error:
-                if self.clock() >= until:
-                    raise
-                if not said:
-                    self.say(f"the store does not answer, trying again: {error}")
-                    said = True
-                time.sleep(1.0)
+        patience = Patience(
+            self.options.patience if self.waits else min(STORE_PATIENCE, self.options.patience),
+            first=1.0,
+            longest=5.0,
+            now=self.clock,
+            sleep=time.sleep,
+        )
+        return patiently(work, patience, lambda error: self.say(f"the store does not answer, trying again: {error}"))

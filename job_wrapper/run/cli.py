@@ -58,8 +58,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             state_dirs=bool(options.state_dirs),
             in_slurm=identity.in_slurm,
             requeue=options.requeue,
-            commits=attempt.commits,
+            commits=attempt.commits and options.continuity != "ephemeral",
             restart_count=identity.restart_count,
+            patience=options.patience,
+            counters=options.continuity == "restartable",
         )
         watchers = wrapper_watchers(node, say)
         if job is not None and identity.in_batch_step:

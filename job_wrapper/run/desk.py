@@ -6,6 +6,7 @@ checkpoint is committed, or it is known that there will be none.
 
 from __future__ import annotations
 
+from job_wrapper.errors import StoreAway
 from job_wrapper.run import events as ev
 from job_wrapper.run.rules import Rules
 
@@ -13,8 +14,15 @@ RETRY_WAIT = 1.0
 """Seconds between tries of a commit, and between urgent requests that the program declines."""
 TRIES = 5
 """Tries of a commit that is not urgent."""
+LATER_WAIT = 15.0
+"""Seconds between further tries, where there is time for them."""
 ASK_AGAIN = 60.0
 """Seconds to the next ordinary checkpoint after one that failed."""
+SAY_AGAIN = 600.0
+"""Seconds between words about a store that stays away."""
+QUIET_WAIT = 180.0
+"""Seconds after which a program that nothing can be saved of is told about, unless an interval has told before."""
+AWAY = StoreAway.reason
 
 Actions = list[ev.Action]
 
@@ -30,9 +38,17 @@ class Desk:
         self.settled = False
         self.has_parts = False
         """Checkpoints of this run hold parts of the program's own: one of the state directories alone would be restored without them."""
+        self.known = False
+        """A program has subscribed, now or earlier."""
         self.last_commit = 0.0
         """Seconds that the last commit took."""
+        self.committed_at: float | None = None
+        """When the newest commit was made; None before the run's first."""
+        self._away_since: float | None = None
+        self._say_away_at = 0.0
         self.next_save: float | None = None
+        self.quiet_at: float | None = None
+        """When to look whether there is anything to save."""
         self.ask_again: float | None = None
         self.retry_at: float | None = None
         self._queue: list[ev.Save] = []
@@ -51,9 +67,14 @@ class Desk:
         return self.in_flight is not None or bool(self._queue)
 
     @property
+    def retrying(self) -> bool:
+        """The commit in flight has failed, and is tried again."""
+        return self.in_flight is not None and self._tries > 0
+
+    @property
     def saves_files(self) -> bool:
-        """The state directories can be committed alone."""
-        return self.rules.state_dirs and self.rules.commits and not self.has_parts
+        """The state directories, or the counters, can be committed without the program."""
+        return (self.rules.state_dirs or self.rules.counters) and self.rules.commits and not self.has_parts
 
     # Asking
 
@@ -64,7 +85,7 @@ class Desk:
             return []
         if urgent and any(save.urgent for save in [*self._queue, *([self.in_flight] if self.in_flight else [])]):
             return []
-        if self.subscribers:
+        if self.subscribers and not self.rules.counters:
             self._seq += 1
             self._acked, self._declined = set(), set()
             self.request, self._asked_at = ev.Ask(self._seq, urgent, deadline, reason), now
@@ -74,6 +95,16 @@ class Desk:
             self._enqueue(ev.Save(None, None, {}, reason, urgent, answered=now))
             return []
         self.settled = self.settled or urgent
+        return self._nothing_to_save()
+
+    def quiet_due(self, now: float) -> Actions:
+        """Say once, some minutes after the start, that nothing of this program is saved: an interval may be long."""
+        if self.quiet_at is None or now < self.quiet_at:
+            return []
+        self.quiet_at = None
+        return [] if self.known or self.saves_files else self._nothing_to_save()
+
+    def _nothing_to_save(self) -> Actions:
         if self._said_nothing_to_save or not self.rules.commits or self.has_parts:
             return []
         self._said_nothing_to_save = True
@@ -95,6 +126,7 @@ class Desk:
     def subscribed(self, client: int) -> Actions:
         """A request that stands is told to who comes late."""
         self.subscribers.add(client)
+        self.known, self.quiet_at = True, None
         r = self.request
         return [] if r is None else [ev.Ask(r.seq, r.urgent, r.deadline, r.reason, client=client)]
 
@@ -129,6 +161,8 @@ class Desk:
     def declined(self, event: ev.Declined, now: float) -> Actions:
         """The program could not save."""
         said: Actions = [ev.Say(f"the program could not checkpoint: {event.error}")]
+        if event.kind == AWAY:
+            said = self._away(event.error, now)
         if self.request is None or event.seq != self.request.seq:
             return said
         self._declined.add(event.client)
@@ -165,7 +199,7 @@ class Desk:
 
     # Commits
 
-    def committed(self, event: ev.Committed, now: float) -> None:
+    def committed(self, event: ev.Committed, now: float) -> Actions:
         """The one in flight is in the log."""
         done, self.in_flight = self.in_flight, None
         self._tries, self.retry_at, self._said = 0, None, ""
@@ -174,6 +208,19 @@ class Desk:
         if done is not None:
             self._held.append((done, event.entry))
             self.settled = self.settled or done.urgent
+        away, self._away_since, self.committed_at = self._away_since, None, now
+        return [] if away is None else [ev.Say(f"the store is back after {_age(now - away)}")]
+
+    def _away(self, error: str, now: float) -> Actions:
+        """The store can't be reached: said at first and then now and again, with what that puts at risk."""
+        if self._away_since is not None and now < self._say_away_at:
+            return []
+        since = "" if self._away_since is None else f" for {_age(now - self._away_since)}"
+        self._away_since, self._say_away_at = self._away_since or now, now + SAY_AGAIN
+        stands = "there is no commit yet"
+        if self.committed_at is not None:
+            stands = f"the last commit is {_age(now - self.committed_at)} old"
+        return [ev.Say(f"no checkpoint{since}: the store can't be reached, it is tried again; {stands}: {error}")]
 
     def commit_failed(self, event: ev.CommitFailed, keep_trying: bool, now: float) -> Actions:
         """It was not made: again a little later, or give up; the previous commit stands."""
@@ -182,7 +229,9 @@ class Desk:
             return []
         self._tries += 1
         if event.again and (keep_trying or (self._tries < TRIES and not lost.urgent)):
-            self.retry_at = now + RETRY_WAIT
+            self.retry_at = now + (RETRY_WAIT if lost.urgent or self._tries < TRIES else LATER_WAIT)
+            if event.kind == AWAY:
+                return self._away(event.error, now)
             return [ev.Say(f"commit failed, trying again: {event.error}")] if self._tries == 1 else []
         self.in_flight, self._tries = None, 0
         self.next_save = now + min(ASK_AGAIN, self.rules.interval)
@@ -190,7 +239,9 @@ class Desk:
         text = f"no commit, the previous one stands: {event.error}"
         said: Actions = [] if event.quiet or text == self._said else [ev.Say(text)]
         self._said = text
-        return said + [failed(client, lost.seq, event.error) for client in lost.clients]
+        if event.kind == AWAY:
+            said = self._away(event.error, now)
+        return said + [failed(client, lost.seq, event.error, event.kind) for client in lost.clients]
 
     def next(self, now: float) -> Actions:
         """The commit to do now, if any."""
@@ -251,6 +302,13 @@ class Desk:
         self._queue.insert(at, save)
 
 
-def failed(client: int, seq: int | None, error: str) -> ev.Answer:
+def failed(client: int, seq: int | None, error: str, kind: str = "CheckpointFailed") -> ev.Answer:
     """The answer to a commit that was not made."""
-    return ev.Answer(client, {"type": "checkpoint.failed", "seq": seq, "error": error})
+    return ev.Answer(client, {"type": "checkpoint.failed", "seq": seq, "error": error, "kind": kind})
+
+
+def _age(seconds: float) -> str:
+    """For people: ``45 s``, ``12 min``, ``3.5 h``."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"

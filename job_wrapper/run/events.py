@@ -17,10 +17,11 @@ from job_wrapper.store.io_types import ObjectRef
 class Ready(NamedTuple):
     """The run is claimed and the state directories are restored: the program may start.
 
-    ``parts``: its newest checkpoint holds parts of the program's own.
+    ``parts``: its newest checkpoint holds parts of the program's own. ``committed_at``: when that one was made (Unix seconds).
     """
 
     parts: bool = False
+    committed_at: float | None = None
 
 
 class GiveUp(NamedTuple):
@@ -55,11 +56,12 @@ class Acked(NamedTuple):
 
 
 class Declined(NamedTuple):
-    """``checkpoint.failed`` from the program."""
+    """``checkpoint.failed`` from the program. ``kind`` as ``errors.kind_of`` gives it."""
 
     client: int
     seq: int
     error: str
+    kind: str = ""
 
 
 class CommitAsked(NamedTuple):
@@ -104,13 +106,15 @@ class CommitFailed(NamedTuple):
     """The commit in flight was not made.
 
     ``again``: the store failed, the same may work later. ``nothing``: there are no files to save, which is no failure;
-    ``quiet``: and nothing that a user need hear.
+    ``quiet``: and nothing that a user need hear. ``kind`` as ``errors.kind_of`` gives it; ``code`` is its exit code.
     """
 
     error: str
     again: bool
     nothing: bool = False
     quiet: bool = False
+    kind: str = "CheckpointFailed"
+    code: int = 87
 
 
 class IsFenced(NamedTuple):
@@ -120,9 +124,10 @@ class IsFenced(NamedTuple):
 
 
 class Written(NamedTuple):
-    """The last ``interrupted`` or ``end`` entry is in the log, or can't be (``error``)."""
+    """The last ``interrupted`` or ``end`` entry is in the log, or can't be (``error``; ``again``: not now)."""
 
     error: str = ""
+    again: bool = False
 
 
 class Requeued(NamedTuple):

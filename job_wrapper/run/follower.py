@@ -8,12 +8,13 @@ from typing import Any
 
 from job_wrapper.errors import ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
 from job_wrapper.run.attempt import Attempt, restored_key
+from job_wrapper.run.counters import counters_of
 from job_wrapper.store.io_types import CommitRef, Entry, Kind
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 
-CLAIM_WAIT = 600.0
-"""Seconds that the other ranks wait for rank 0's claim."""
+CLAIM_WAIT = 120.0
+"""Seconds that the other ranks wait for rank 0's claim, beyond those that it may wait for its store."""
 POLL = 0.3
 
 
@@ -34,7 +35,8 @@ class Follower(Attempt):
         self._check_roots()
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         log = RunLog(self.store, self.run, clock=self.clock)
-        until = self.clock() + CLAIM_WAIT
+        wait = CLAIM_WAIT + max(480.0, self.options.patience)
+        until = self.clock() + wait
         while True:
             last = self._patiently(log.tail)
             if last is not None and self._ours(last):
@@ -47,12 +49,13 @@ class Follower(Attempt):
                 if told is not None:
                     self.epoch = last.epoch
                     self.restored = next((c for c in last.summary.commits if c.seq == told.get("entry")), None)
+                    self.counters = self._kept = counters_of(told.get("progress"))
                     return
-                until = max(until, self.clock() + CLAIM_WAIT)  # a restore takes as long as it takes
+                until = max(until, self.clock() + wait)  # a restore takes as long as it takes
             elif last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
             if self.clock() >= until:
-                raise StoreError(f"{self.run}: rank 0 has not claimed the run within {CLAIM_WAIT:.0f} s")
+                raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
             time.sleep(POLL)
 
     def _told(self, epoch: int) -> dict[str, Any] | None:

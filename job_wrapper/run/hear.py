@@ -21,7 +21,11 @@ def hear(client: int, message: dict[str, Any] | None) -> list[ev.Event]:
     if kind == "checkpoint.ack" and _whole(seq):
         return [ev.Acked(client, seq)]
     if kind == "checkpoint.failed" and _whole(seq):
-        return [ev.Declined(client, seq, str(message.get("error") or "no reason given")[:2000])]
+        return [
+            ev.Declined(
+                client, seq, str(message.get("error") or "no reason given")[:2000], str(message.get("kind") or "")[:100]
+            )
+        ]
     if kind == "checkpoint.commit" and (seq is None or _whole(seq)):
         step, parts = message.get("step"), _parts(message.get("parts"))
         if parts is not None and (step is None or _whole(step)):

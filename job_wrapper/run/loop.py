@@ -16,14 +16,16 @@ import time
 from collections.abc import Callable, Sequence
 from typing import Any
 
-from job_wrapper.errors import Fenced, SpotburstError, StoreError, StoreRefused
+from job_wrapper.errors import ExitCode, Fenced, SpotburstError, StoreAway, StoreError, StoreRefused, kind_of, may_pass
 from job_wrapper.notice.types import Notice, Watcher
 from job_wrapper.run import events as ev
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.child import IGNORED, Child
+from job_wrapper.run.counters import counters_of
 from job_wrapper.run.hear import hear
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
+from job_wrapper.run.options import EPHEMERAL
 from job_wrapper.run.server import Server
 from job_wrapper.run.worker import Results, Worker
 from job_wrapper.slurm_job import SlurmJob
@@ -185,9 +187,9 @@ class Wrapper:
                 self._progress(message)
 
     def _progress(self, message: dict[str, Any]) -> None:
-        seconds, completed = message.get("seconds"), message.get("completed")
-        if isinstance(completed, int) and not isinstance(completed, bool) and completed >= 0:
-            self.attempt.completed = completed
+        seconds, counters = message.get("seconds"), counters_of(message)
+        if counters is not None:
+            self.attempt.counters = counters
         self.attempt.note_going(float(seconds) if isinstance(seconds, int | float) else None)
 
     def _restore_failed(self, client: int, message: dict[str, Any]) -> None:
@@ -202,7 +204,10 @@ class Wrapper:
             except Fenced:
                 return ev.IsFenced(self.attempt.newer_epoch())
             except SpotburstError as failure:
-                return ev.GiveUp(int(failure.exit_code), failure.reason, str(failure))
+                return self._given_up(failure)
+            except Exception as failure:
+                text = f"the checkpoint before entry {entry} can't be restored: {type(failure).__name__}: {failure}"
+                return ev.GiveUp(int(ExitCode.RESTORE_FAILED), "RestoreFailed", text, write=True)
             return _Welcome(client, self.attempt.welcome())
 
         self._store.submit(work)
@@ -260,12 +265,16 @@ class Wrapper:
     def _start(self) -> None:
         attempt = self.attempt
         environ = dict(os.environ)
+        for name in ("SPOTBURST_SOCKET", "SPOTBURST_RUN", "SPOTBURST_COMPLETED", "SPOTBURST_TOTAL"):
+            environ.pop(name, None)  # an outer wrapper's
         environ |= {
-            "SPOTBURST_SOCKET": self._server.path,
-            "SPOTBURST_RUN": attempt.run,
             "SPOTBURST_EPOCH": str(attempt.epoch),
             "SPOTBURST_RESTORED": "0" if attempt.restored is None else "1",
         }
+        if attempt.options.continuity != EPHEMERAL:
+            environ |= {"SPOTBURST_SOCKET": self._server.path, "SPOTBURST_RUN": attempt.run}
+        if attempt.counters is not None:
+            environ |= attempt.counters.environment()
         if attempt.roots:
             environ["SPOTBURST_STATE_DIR"] = str(attempt.roots[0])
             environ["SPOTBURST_STATE_DIRS"] = os.pathsep.join(map(str, attempt.roots))
@@ -285,10 +294,16 @@ class Wrapper:
         try:
             self.attempt.begin()
         except SpotburstError as error:
-            return ev.GiveUp(int(error.exit_code), error.reason, str(error))
+            return self._given_up(error)
         except Exception as error:
             return ev.GiveUp(1, "Internal", f"internal error: {type(error).__name__}: {error}")
-        return ev.Ready(bool(self.attempt.parts))
+        restored = self.attempt.restored
+        return ev.Ready(bool(self.attempt.parts), restored.time if restored is not None else None)
+
+    def _given_up(self, error: SpotburstError) -> ev.Event:
+        if may_pass(error) and self.attempt.waits:
+            return ev.GiveUp(int(ExitCode.STORE_AWAY), StoreAway.reason, str(error))
+        return ev.GiveUp(int(error.exit_code), error.reason, str(error))
 
     def _commit(self, save: ev.Save, notice: Notice | None) -> ev.Event:
         try:
@@ -296,18 +311,23 @@ class Wrapper:
         except Fenced:
             return ev.IsFenced(self.attempt.newer_epoch())
         except StoreRefused as error:
-            return ev.CommitFailed(str(error), again=False)
+            return ev.CommitFailed(str(error), again=False, kind=error.reason, code=int(error.exit_code))
         except StoreError as error:
-            return ev.CommitFailed(str(error), again=True)
+            return ev.CommitFailed(str(error), again=True, kind=kind_of(error), code=int(ExitCode.CHECKPOINT_FAILED))
         except SpotburstError as error:
             lost = getattr(error, "lost", None)  # of NothingToSave, which is not imported at start
-            return ev.CommitFailed(str(error), again=False, nothing=lost is not None, quiet=lost is False)
+            kind, code = error.reason, int(error.exit_code)
+            return ev.CommitFailed(
+                str(error), False, nothing=lost is not None, quiet=lost is False, kind=kind, code=code
+            )
         except OSError as error:
             return ev.CommitFailed(f"{error.filename or 'a file'}: {error.strerror}", again=False)
         except Exception as error:
             return ev.CommitFailed(f"internal error: {type(error).__name__}: {error}", again=False)
         step = entry.body.get("step")
         what = "state directories" if step is None else f"step {step}"
+        if self.machine.rules.counters:
+            what = f"progress {step}"
         self.say(f"committed {what} (epoch {entry.epoch}, entry {entry.seq}) in {seconds:.1f} s")
         self._collect_wanted = True
         return ev.Committed(entry.seq, seconds)
@@ -320,7 +340,7 @@ class Wrapper:
         except Fenced:
             return ev.IsFenced(self.attempt.newer_epoch())
         except SpotburstError as error:
-            return ev.Written(str(error))
+            return ev.Written(str(error), again=may_pass(error))
         except Exception as error:
             return ev.Written(f"internal error: {type(error).__name__}: {error}")
         return ev.Written()

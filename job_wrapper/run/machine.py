@@ -13,10 +13,9 @@ import signal
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.run import events as ev
-from job_wrapper.run.desk import RETRY_WAIT, Actions, Desk
+from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actions, Desk
 from job_wrapper.run.rules import (
     ASK_SLURM_AGAIN,
-    END_WAIT,
     STOP_WAIT,
     STRANDED_WAIT,
     TAKES_AWAY,
@@ -50,6 +49,7 @@ class Machine:
         self._querying = False
         self._written = False
         self._write_by = 0.0
+        self._write_again: float | None = None
         self._requeueing = False
         self._since = 0.0
         self._said = ""
@@ -75,14 +75,16 @@ class Machine:
         if self.phase in (Phase.RUNNING, Phase.FINISHING):
             times.append(desk.retry_at)
         if self.phase is Phase.RUNNING:
-            times += [desk.next_save, desk.ask_again]
+            times += [desk.next_save, desk.ask_again, desk.quiet_at]
             if interruption is not None:
                 times += [interruption.answer_by(desk.last_commit), interruption.leave_by()]
                 times.append(interruption.arrived + VERDICT_WAIT)
         elif self.phase is Phase.LEAVING:
             times += [self._write_by, self._since + STOP_WAIT]
         elif self.phase is Phase.FINISHING:
-            times += [self._since + VERDICT_WAIT, self._since + END_WAIT]
+            times += [self._since + VERDICT_WAIT, self._since + self.rules.patience, self._write_again]
+            if interruption is not None:
+                times.append(interruption.leave_by())
         return min((t for t in times if t is not None and t > self._now), default=None)
 
     # Events
@@ -93,11 +95,15 @@ class Machine:
         self.desk.has_parts = event.parts
         self.phase = Phase.RUNNING
         self.desk.next_save = now + self.rules.interval
+        self.desk.quiet_at = None if self.desk.saves_files else now + QUIET_WAIT
+        self.desk.committed_at = event.committed_at
         return [ev.Start()]
 
     def _on_giveup(self, event: ev.GiveUp, now: float) -> Actions:
         if self.phase not in (Phase.STARTING, Phase.RUNNING):
             return []
+        if event.code == ExitCode.STORE_AWAY:
+            return [ev.Say(event.text), *self._store_away(now)]
         if not event.write:
             return [ev.Say(event.text), *self._over(event.code)]
         self.phase, self._since, self.finished = Phase.FINISHING, now, Finished(event.code, event.reason)
@@ -119,25 +125,26 @@ class Machine:
         return self.desk.commit_asked(event, now)
 
     def _on_committed(self, event: ev.Committed, now: float) -> Actions:
-        self.desk.committed(event, now)
-        return []
+        return self.desk.committed(event, now)
 
     def _on_commitfailed(self, event: ev.CommitFailed, now: float) -> Actions:
         interruption, keep_trying = self.interruption, False
         if interruption is not None and interruption.verdict is not Verdict.GO_ON:
             keep_trying = now + RETRY_WAIT < interruption.leave_by()
         elif self.phase is Phase.FINISHING:
-            keep_trying = now + RETRY_WAIT < self._since + END_WAIT
+            keep_trying = now + RETRY_WAIT < self._since + self.rules.patience
         actions = self.desk.commit_failed(event, keep_trying, now)
         ends_here = interruption is not None and interruption.ends_here
         if self._final_save and not event.nothing and not self.desk.busy and self.finished is None and not ends_here:
-            return actions + self._end(Finished(ExitCode.CHECKPOINT_FAILED, "CheckpointFailed"), now)
+            if event.kind == AWAY:
+                return [*actions, *self._store_away(now)]
+            return actions + self._end(Finished(event.code, event.kind), now)
         return actions
 
     def _on_heard(self, event: ev.Heard, now: float) -> Actions:
         notice = event.notice
         what = f"{notice.provider} {notice.kind}"
-        if self.phase in (Phase.FINISHING, Phase.LEAVING):
+        if self._deaf:
             return []
         if notice.kind not in TAKES_AWAY:
             said: Actions = [ev.Say(f"notice: {what} {notice.text}".rstrip())]
@@ -161,7 +168,7 @@ class Machine:
         return [ev.Say("the notice was withdrawn: going on")]
 
     def _on_signalled(self, event: ev.Signalled, now: float) -> Actions:
-        if self.phase in (Phase.FINISHING, Phase.LEAVING):
+        if self._deaf:
             return []
         old = self.interruption
         if old is not None:
@@ -207,8 +214,13 @@ class Machine:
         return [ev.Say(f"{said}: it ends after the checkpoint"), *asked]
 
     def _on_written(self, event: ev.Written, now: float) -> Actions:
-        said: Actions = [ev.Say(f"could not write to the run's log: {event.error}")] if event.error else []
+        said: Actions = []
+        if event.error and event.error != self._said:
+            said, self._said = [ev.Say(f"could not write to the run's log: {event.error}")], event.error
         if self.phase is Phase.FINISHING and self.finished is not None:
+            if event.again and now + LATER_WAIT < self._since + self.rules.patience:
+                self._write_again = now + LATER_WAIT
+                return said
             return said + self._over(self.finished.code)
         if self.phase is Phase.LEAVING:
             self._written, self._query_at = True, None
@@ -253,6 +265,7 @@ class Machine:
             actions += self._interrupted_early(now)
         if self.phase is Phase.RUNNING:
             actions += self._timers(now)
+            actions += self.desk.quiet_due(now)
             actions += self._interrupted(now)
         if self.phase is Phase.FINISHING:
             actions += self._finish(now)
@@ -315,12 +328,28 @@ class Machine:
         """The program is gone: first what it committed, then what its end means."""
         desk, interruption = self.desk, self.interruption
         if self.finished is not None:
-            if now < self._since + END_WAIT:
+            if self._write_again is not None and now >= self._write_again:
+                self._write_again = None
+                return [ev.WriteEnd(self.finished.code, self.finished.reason)]
+            if now < self._since + self.rules.patience:
                 return []
             return [ev.Say("the run's end could not be put into its log"), *self._over(self.finished.code)]
-        if desk.busy or self._exit is None:
+        if self._exit is None:
             return []
+        if desk.busy:
+            # A store that is away meanwhile does not keep a job on capacity that goes away.
+            late = interruption is not None and interruption.ends_here and now >= interruption.leave_by()
+            return self._leave(now) if late else []
         finished = judge_exit(self._exit.status, self._exit.oom)
+        if finished is None and self.rules.counters and not self._final_save:
+            self._final_save = True
+            desk.save_files("killed", True, now)
+            return []
+        if finished is not None and finished.reason == AWAY and desk.known:
+            # The program waited for the store in vain: nobody's fault, and the run can go on later.
+            if interruption is None or not interruption.ends_here:
+                return self._store_away(now)
+            return self._leave(now)
         if finished is None:
             # Whoever killed it, the run can go on elsewhere; how often is bounded (`bounds`).
             if interruption is None or not interruption.ends_here:
@@ -338,7 +367,8 @@ class Machine:
                 return []
             if interruption.ends_here:
                 return self._leave(now)
-        if finished.code == 0 and self.rules.state_dirs and self.rules.commits and not self._final_save:
+        keeps = self.rules.state_dirs or self.rules.counters
+        if finished.code == 0 and keeps and self.rules.commits and not self._final_save:
             # The last files of a finished program may be on a node that goes away: they are committed too.
             self._final_save = True
             desk.save_files("finished", False, now)
@@ -348,6 +378,15 @@ class Machine:
     def _end(self, finished: Finished, now: float) -> Actions:
         self.finished, self._since = finished, now
         return [ev.WriteEnd(finished.code, finished.reason)]
+
+    def _store_away(self, now: float) -> Actions:
+        """An outage that lasts ends no run: it is brought back, bounded as every recovery is (`bounds`)."""
+        code = self._leave_code() if self.rules.in_slurm else int(ExitCode.STORE_AWAY)
+        self.interruption = Interruption(AWAY, now, self._verdict(), code=code)
+        return [
+            ev.Say("the store stays away: this attempt ends, and the run goes on from its last commit"),
+            *self._leave(now),
+        ]
 
     def _leave(self, now: float) -> Actions:
         interruption = self.interruption
@@ -385,6 +424,12 @@ class Machine:
         ]
 
     # Small parts
+
+    @property
+    def _deaf(self) -> bool:
+        """It is settled how this attempt ends; but a finished program's last files may still wait for a store that is away."""
+        waits = self.phase is Phase.FINISHING and self.finished is None and self.desk.retrying
+        return self.phase in (Phase.FINISHING, Phase.LEAVING) and not waits
 
     @property
     def _requeues(self) -> bool:

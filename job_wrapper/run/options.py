@@ -10,10 +10,13 @@ from dataclasses import dataclass
 
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
-from job_wrapper.run.rules import MAX_SIZE
+from job_wrapper.run.rules import MAX_SIZE, STORE_PATIENCE
 
 _SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
+
+CHECKPOINT, RESTARTABLE, EPHEMERAL = "checkpoint", "restartable", "ephemeral"
+"""Values of ``--continuity``: the next attempt goes on from the program's state, from its progress counters, or begins anew."""
 
 
 def parse_duration(text: str) -> float:
@@ -44,7 +47,7 @@ def _count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one wrapper runs with. ``interval`` in seconds, ``max_size`` in bytes."""
+    """What one wrapper runs with. ``interval`` and ``patience`` in seconds, ``max_size`` in bytes."""
 
     command: tuple[str, ...]
     name: str
@@ -56,6 +59,8 @@ class Options:
     state_dirs: tuple[str, ...]
     max_size: int
     requeue: bool
+    continuity: str = CHECKPOINT
+    patience: float = STORE_PATIENCE
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -70,8 +75,12 @@ def _parser() -> argparse.ArgumentParser:
         "--name", default="main", help="tells several wrapped programs of one job apart (default: main)"
     )
     parser.add_argument("--run", default="", metavar="NAME", help="a name for the run that outlives the job")
-    parser.add_argument("--uri", default="", help="where checkpoints go: file:///shared/dir or s3://bucket/prefix")
-    parser.add_argument("--endpoint-url", default="", metavar="URL", help="S3 server, if it is not AWS")
+    parser.add_argument(
+        "--uri", default="", help="where checkpoints go: file:///shared/dir, s3://bucket/prefix, gs://… or az://…"
+    )
+    parser.add_argument(
+        "--endpoint-url", default="", metavar="URL", help="the store's server, if it is not the cloud's own"
+    )
     parser.add_argument("--interval", type=parse_duration, metavar="TIME", help="between checkpoints (default: 10m)")
     parser.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
     parser.add_argument(
@@ -89,6 +98,19 @@ def _parser() -> argparse.ArgumentParser:
         choices=("requeue", "fail"),
         default="requeue",
         help="what to do after the last checkpoint when the capacity goes away (default: requeue)",
+    )
+    parser.add_argument(
+        "--continuity",
+        choices=(CHECKPOINT, RESTARTABLE, EPHEMERAL),
+        default=CHECKPOINT,
+        help="what the next attempt goes on from: the program's state, its progress counters, or nothing (default: checkpoint)",
+    )
+    parser.add_argument(
+        "--store-patience",
+        type=parse_duration,
+        default=STORE_PATIENCE,
+        metavar="TIME",
+        help="how long a store that is away is waited for before the job is requeued (default: 30m)",
     )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
@@ -109,8 +131,12 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
     uri = (given or node.uri).rstrip("/")
     if not uri:
         raise UsageError(
-            "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix, or set SPOTBURST_URI "
+            "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix (or gs://, az://), or set SPOTBURST_URI "
             "(in a cluster set up by spotburst the node's settings name it)"
+        )
+    if arguments.state_dir and arguments.continuity != CHECKPOINT:
+        raise UsageError(
+            f"--state-dir can't be kept with --continuity {arguments.continuity}: leave one of the two out"
         )
     return Options(
         command=tuple(command),
@@ -123,4 +149,6 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
         state_dirs=tuple(arguments.state_dir),
         max_size=arguments.max_size,
         requeue=arguments.on_interruption == "requeue",
+        continuity=arguments.continuity,
+        patience=arguments.store_patience,
     )

@@ -12,12 +12,12 @@ from job_wrapper.errors import (
     ExitCode,
     RestoreFailed,
     SpotburstError,
+    StoreAway,
+    StoreRefused,
 )
+from job_wrapper.notice.types import TAKES_AWAY as TAKES_AWAY
 from job_wrapper.notice.types import Notice
 from job_wrapper.slurm_job import JobView
-
-TAKES_AWAY = frozenset({"reclaim", "stop", "hibernate", "preempt"})
-"""Kinds of notice after which this attempt can't go on here; the others only warn."""
 
 NO_DEADLINE = 20.0
 """Seconds given to a checkpoint when nobody tells a deadline: below Slurm's default KillWait (30 s)."""
@@ -35,8 +35,8 @@ VERDICT_WAIT = 10.0
 """How long a program that has committed is held while Slurm does not say whether the job goes away."""
 WRITE_WAIT = 5.0
 """How long a requeue waits for its ``interrupted`` entry."""
-END_WAIT = 300.0
-"""How long the wrapper of a finished program tries to commit its last files and to put ``end`` into the log."""
+STORE_PATIENCE = 1800.0
+"""Default of --store-patience: how long a store that is away is waited for where work would be lost otherwise."""
 STOP_WAIT = 2.0
 """How long a program may take to end after ``stop`` where the job is over anyway."""
 STRANDED_WAIT = 60.0
@@ -78,6 +78,10 @@ class Rules:
     commits: bool = True
     """This rank commits (rank 0)."""
     restart_count: int = 0
+    patience: float = STORE_PATIENCE
+    """``--store-patience``: also how long the wrapper of a finished program tries to commit its last files and to log its end."""
+    counters: bool = False
+    """``--continuity restartable``: checkpoints hold the progress counters, and nobody is asked for them."""
 
 
 @dataclass(slots=True)
@@ -162,6 +166,6 @@ def judge_exit(status: int, oom: bool) -> Finished | None:
     return Finished(status, _REASONS.get(status, "ProgramFailed"))
 
 
-_KINDS: tuple[type[SpotburstError], ...] = (RestoreFailed, ConfigChanged, CheckpointFailed)
+_KINDS: tuple[type[SpotburstError], ...] = (RestoreFailed, ConfigChanged, CheckpointFailed, StoreAway, StoreRefused)
 _REASONS = {int(kind.exit_code): kind.reason for kind in _KINDS}
 """Our own errors, raised inside the program by ``job_wrapper.checkpoint``, keep their names."""

@@ -26,18 +26,27 @@ class Patience:
 _T = TypeVar("_T")
 
 
-def patiently(act: Callable[[], _T], patience: Patience) -> _T:
-    """``act()``, tried again while the store can't be reached. What trying again won't help (refused, damaged, missing) is raised at once."""
+def patiently(
+    act: Callable[[], _T], patience: Patience, told: Callable[[StoreError], object] = lambda error: None
+) -> _T:
+    """``act()``, tried again while the store can't be reached. What trying again won't help (refused, damaged, missing) is raised at once.
+
+    ``told`` is called once, with the first error that is waited out.
+    """
     deadline = patience.now() + patience.seconds
+    first = True
     wait = patience.first
     while True:
         try:
             return act()
         except (StoreRefused, Damaged, ObjectMissing):
             raise
-        except StoreError:
+        except StoreError as error:
             if patience.now() >= deadline:
                 raise
+            if first:
+                told(error)
+                first = False
         patience.sleep(wait * (0.5 + random.random()))  # noqa: S311
         wait = min(wait * 2, patience.longest)
 

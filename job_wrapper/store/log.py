@@ -92,11 +92,13 @@ class RunLog:
         keep: int = 3,
         command_digest: str | None = None,
         body: Mapping[str, Any] | None = None,
+        bounded: bool = True,
     ) -> Claim:
         """Become the run's holder under a new epoch.
 
         ``alive(job_id)`` tells whether Slurm still shows that job; it is asked only about another job that holds the run.
-        ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Raises ``RunFinished``,
+        ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Without ``bounded``
+        attempts that made no commit are not counted: none is expected of them. Raises ``RunFinished``,
         ``RunHeld``, and the store's errors; after ``StoreError`` the same process may call again.
         """
         patiently(partial(self._point, writer), self._patience)
@@ -113,7 +115,7 @@ class RunLog:
                 epoch=last.summary.epoch + 1 if last else 1,
                 writer=writer,
                 time=self._clock(),
-                summary=claim_summary(last, writer, command_digest),
+                summary=claim_summary(last, writer, command_digest, bounded=bounded),
                 body=dict(body or {}),
             )
             key = paths.log_key(self.run, entry.seq)
@@ -184,7 +186,7 @@ def refusal(last: Entry, writer: Writer) -> str | None:
     )
 
 
-def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None) -> Summary:
+def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None, *, bounded: bool = True) -> Summary:
     """The summary that a claim after ``last`` carries. Pure.
 
     ``recoveries`` counts claims of the same job after its first; ``barren`` counts attempts in a row that made no commit. Both begin
@@ -199,7 +201,7 @@ def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None
         old,
         epoch=old.epoch + 1,
         recoveries=old.recoveries + 1 if same else 0,
-        barren=old.barren + 1 if same and not progressed else 0,
+        barren=old.barren + 1 if same and bounded and not progressed else 0,
         ended=None,
         command_digest=command_digest if command_digest is not None else old.command_digest,
     )

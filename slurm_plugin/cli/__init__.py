@@ -1,4 +1,4 @@
-"""``spotburst``. ``run`` and ``agent`` start at once; everything else may take the time to import what it needs."""
+"""``spotburst``. ``run``, ``progress`` and ``agent`` start at once; everything else may take the time to import what it needs."""
 
 from __future__ import annotations
 
@@ -16,6 +16,10 @@ def main() -> int:
         from job_wrapper.agent import main as agent
 
         return agent(sys.argv[2:])
+    if command == "progress":
+        from job_wrapper.progress import main as progress
+
+        return progress(sys.argv[2:])
     from slurm_plugin.cli.app import start
 
     return start(sys.argv[1:])

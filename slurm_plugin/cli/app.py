@@ -64,6 +64,7 @@ def _app(wanted: str) -> typer.Typer:
     chosen = {wanted: _GROUPS[wanted]} if wanted in _GROUPS else _GROUPS
     if len(chosen) > 1:
         app.command("run", help="Run a program that survives reclaims.")(_elsewhere)
+        app.command("progress", help="Tell the wrapper how far the program is.")(_elsewhere)
         app.command("agent", help="Watch for notices (a service of each node).")(_elsewhere)
     for name, module in chosen.items():
         room = import_module(module)
@@ -75,7 +76,7 @@ def _app(wanted: str) -> typer.Typer:
 
 
 def _elsewhere() -> None:
-    """``run`` and ``agent`` are started before this (see ``slurm_plugin.cli``); here they only stand in the list."""
+    """``run``, ``progress`` and ``agent`` are started before this (see ``slurm_plugin.cli``); here they only stand in the list."""
 
 
 def _version(wanted: bool) -> None:

@@ -12,8 +12,9 @@ from hypothesis import strategies as st
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
+from job_wrapper.run.desk import QUIET_WAIT
 from job_wrapper.run.machine import Machine
-from job_wrapper.run.rules import END_WAIT, VERDICT_WAIT, Phase, Rules
+from job_wrapper.run.rules import STORE_PATIENCE, VERDICT_WAIT, Phase, Rules
 from job_wrapper.slurm_job import JobView
 from job_wrapper.store.io_types import ObjectRef
 
@@ -82,6 +83,8 @@ def requeue_through(d: Drive) -> None:
 def test_start() -> None:
     d = Drive(ready=False)
     assert kinds(d(ev.Ready())) == ["Start"]
+    assert d.machine.wake() == 1000.0 + QUIET_WAIT
+    d(ev.Subscribed(1))
     assert d.machine.wake() == 1600.0
 
 
@@ -137,7 +140,7 @@ def test_program_killed_outside_slurm_ends() -> None:
 def test_end_that_cannot_be_logged_does_not_hold_the_job_for_ever() -> None:
     d = Drive()
     d(ev.Exited(0))
-    d.wait(1000 + END_WAIT + 1)
+    d.wait(1000 + STORE_PATIENCE + 1)
     assert d.code == 0
 
 

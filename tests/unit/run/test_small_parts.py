@@ -30,7 +30,7 @@ def test_identity_of_a_first_attempt() -> None:
     assert not who.in_batch_step
 
 
-@pytest.mark.parametrize(("restarts", "seconds"), [(0, 60), (1, 480)])
+@pytest.mark.parametrize(("restarts", "seconds"), [(0, 60), (1, 1800)])
 def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
     monkeypatch: pytest.MonkeyPatch, restarts: int, seconds: int
 ) -> None:
@@ -46,7 +46,7 @@ def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
     said: list[str] = []
     with pytest.raises(StoreError, match="no answer"):
         Attempt(options, who, NodeConfig(), None, said.append, clock=lambda: now[0]).begin()
-    assert now[0] == seconds
+    assert seconds <= now[0] < seconds + 10
     assert len(said) == 1
 
 

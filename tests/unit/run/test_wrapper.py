@@ -298,7 +298,8 @@ def test_store_that_goes_away_and_comes_back(room: Room) -> None:
     room.notice()
     code, _, err = room.end(process)
     assert code == ExitCode.REQUEUED
-    assert "commit failed, trying again" in err
+    assert "the store can't be reached, it is tried again; the last commit is" in err
+    assert "the store is back after" in err
 
 
 def test_a_job_that_comes_back_does_not_begin_anew_on_a_bare_mount_point(room: Room) -> None:

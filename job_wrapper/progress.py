@@ -1,0 +1,55 @@
+"""Telling the wrapper how far a program is: ``spotburst progress 40 100``, and `job_wrapper.progress` for Python."""
+
+from __future__ import annotations
+
+import os
+import re
+import socket
+import sys
+from collections.abc import Sequence
+
+from job_wrapper.errors import UsageError
+from job_wrapper.protocol import SOCKET_VARIABLE, encode
+
+USAGE = "spotburst progress COMPLETED [TOTAL]"
+_WAIT = 10.0
+"""Seconds that a wrapper is waited for: it never has much to do."""
+
+
+def tell(completed: int, total: int | None, path: str) -> None:
+    """One message over a connection of its own: whoever only tells its progress is not asked for checkpoints.
+
+    Raises ``OSError`` where the wrapper is gone.
+    """
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(_WAIT)
+        stream.connect(path)
+        stream.sendall(encode({"type": "progress", "completed": completed, "total": total}))
+
+
+def main(arguments: Sequence[str]) -> int:
+    """The command. Outside the wrapper it does nothing, so that a script also runs without."""
+    if any(argument in ("-h", "--help") for argument in arguments):
+        print(
+            f"Usage: {USAGE}\n\nTell how much of the work is done. The next attempt of this run finds the last committed numbers in\n"
+            "SPOTBURST_COMPLETED and SPOTBURST_TOTAL. Without a wrapper it does nothing."
+        )
+        return 0
+    if not 1 <= len(arguments) <= 2 or not all(re.fullmatch(r"[0-9]{1,18}", argument) for argument in arguments):
+        error = UsageError(
+            f"wrong arguments: {' '.join(arguments)}. Write {USAGE}, both whole numbers, such as `spotburst progress 40 100`"
+        )
+        print(f"spotburst: {error}", file=sys.stderr)
+        return int(error.exit_code)
+    path = os.environ.get(SOCKET_VARIABLE)
+    if not path:
+        return 0
+    try:
+        tell(int(arguments[0]), int(arguments[1]) if len(arguments) == 2 else None, path)
+    except OSError as error:
+        print(
+            f"spotburst: {SOCKET_VARIABLE}={path}: the wrapper does not answer ({error.strerror or error})",
+            file=sys.stderr,
+        )
+        return 1
+    return 0
