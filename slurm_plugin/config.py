@@ -7,15 +7,11 @@ nothing else), then ``/etc/slurm/burst.yaml``, then ``/etc/spotburst/burst.yaml`
 from __future__ import annotations
 
 import os
-import re
 from collections.abc import Mapping
 from pathlib import Path
-from typing import Annotated, Any, Literal
+from typing import Annotated, Literal
 
 from pydantic import (
-    BaseModel,
-    BeforeValidator,
-    ConfigDict,
     Field,
     ValidationError,
     field_validator,
@@ -24,36 +20,38 @@ from pydantic import (
 
 from job_wrapper.errors import StoreRefused
 from job_wrapper.store.open import scheme_of
-from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.cloud.provider import Offering
 from slurm_plugin.config_faults import explain, read_yaml
+from slurm_plugin.config_providers import (
+    AwsProvider,
+    AzureProvider,
+    CloudProvider,
+    GcpProvider,
+    LocalProvider,
+    OfferingConfig,
+    ProviderConfig,
+)
+from slurm_plugin.config_types import Duration, Model, Name, Period, parse_duration
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.slurm.hostlist import expand
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
-
-
-def parse_duration(value: Any) -> Any:
-    """``"30s"``, ``"10m"``, ``"1.5h"``, ``"1d"`` or a number of seconds, to seconds."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
-        if not match:
-            raise ValueError(f"{value!r} is not a duration: write a number with s, m, h or d, such as 30s or 10m")
-        return float(match[1]) * _UNITS[match[2] or "s"]
-    return value
-
-
-Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]
-"""Seconds; in the file ``30s``, ``10m``, ``1h``, ``1d`` or a number."""
-Period = Annotated[Duration, Field(gt=0)]
-"""The same for what is done again and again: never without a pause."""
-
-Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=63)]
-
-
-class Model(BaseModel):
-    """Unknown keys are errors; values never change once read."""
-
-    model_config = ConfigDict(extra="forbid", frozen=True)
+__all__ = [
+    "AwsProvider",
+    "AzureProvider",
+    "CloudProvider",
+    "Config",
+    "Duration",
+    "GcpProvider",
+    "LocalProvider",
+    "Model",
+    "Name",
+    "OfferingConfig",
+    "Period",
+    "ProviderConfig",
+    "find_config",
+    "load_config",
+    "parse_duration",
+]
 
 
 class Slurm(Model):
@@ -112,61 +110,6 @@ class Recovery(Model):
     """Attempts in a row without progress."""
 
 
-class LocalProvider(Model):
-    """The embedded cloud: machines are process trees in namespaces of their own on this host."""
-
-    type: Literal["local"]
-    subnet: str = "10.77.0.0/24"
-    bridge: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")] = "sb-br0"
-    speaks: Literal["aws", "gcp", "azure"] = "aws"
-    """Whose metadata service answers at 169.254.169.254 inside a machine."""
-    boot_time: Duration = 0.0
-    """Seconds that a machine takes before it starts slurmd."""
-    notice: Duration = 120.0
-    """Warning before a reclaim (AWS: 120 s, elsewhere 30 s)."""
-
-
-class AwsProvider(Model):
-    """Amazon EC2."""
-
-    type: Literal["aws"]
-    region: str
-    endpoint_url: str | None = None
-    profile: str | None = None
-    image: str
-    subnets: Mapping[str, str]
-    """Zone to subnet id."""
-    security_groups: tuple[str, ...] = ()
-    instance_profile: str | None = None
-
-
-class GcpProvider(Model):
-    """Google Compute Engine."""
-
-    type: Literal["gcp"]
-    project: str
-    region: str
-    endpoint_url: str | None = None
-    image: str
-    subnetwork: str
-    service_account: str | None = None
-
-
-class AzureProvider(Model):
-    """Azure virtual machines."""
-
-    type: Literal["azure"]
-    subscription: str
-    resource_group: str
-    region: str
-    endpoint_url: str | None = None
-    image: str
-    subnet: str
-
-
-ProviderConfig = Annotated[LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="type")]
-
-
 class Gpus(Model):
     """GPUs of a node, as gres.conf needs them. ``files`` are device files, one a GPU."""
 
@@ -182,15 +125,6 @@ class Gpus(Model):
                 "such as /dev/nvidia0 (a Count without File makes the node INVAL)"
             )
         return self
-
-
-class OfferingConfig(Model):
-    """One thing that can fill a nodeset, in order of preference."""
-
-    provider: Name
-    instance_type: str
-    zone: str = "default"
-    market: Market = Market.SPOT
 
 
 class NodeSet(Model):
@@ -282,6 +216,13 @@ class Config(Model):
                     raise ValueError(
                         f"nodesets.{nodeset.name}.offerings: provider {offering.provider!r} is not defined under providers; "
                         f"defined: {', '.join(sorted(self.providers)) or 'none'}"
+                    )
+                provider = self.providers[offering.provider]
+                fault = provider.unfit(offering) if isinstance(provider, CloudProvider) else ""
+                if fault:
+                    raise ValueError(
+                        f"nodesets.{nodeset.name}.offerings: providers.{offering.provider} can't fill "
+                        f"{offering.instance_type}: {fault}"
                     )
         if len({p.name for p in self.partitions}) != len(self.partitions):
             raise ValueError("partitions: two have the same name")

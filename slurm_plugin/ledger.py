@@ -34,10 +34,12 @@ class Ledger(LedgerFile):
 
     # --- intents ------------------------------------------------------------------------------------------------------
 
-    def open_intent(self, node: str, nodeset: str, provider: str, offering_id: str) -> Intent:
-        """Before the cloud is asked. The launch id is a UUID, which every cloud takes as its idempotency token."""
+    def open_intent(
+        self, node: str, nodeset: str, provider: str, offering_id: str, launch_id: str | None = None
+    ) -> Intent:
+        """Before the cloud is asked. ``launch_id``: one of a batch (cloud/launch_ids.py); None: one of its own."""
         intent = Intent(
-            str(uuid.uuid4()),
+            launch_id or str(uuid.uuid4()),
             node,
             nodeset,
             provider,

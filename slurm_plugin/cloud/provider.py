@@ -50,7 +50,11 @@ class LaunchRequest:
 
 
 class RefusalKind(str, Enum):
-    """Why a machine was not made. Only NO_CAPACITY and PRICE cool an offering; QUOTA and MISTAKE are said to the user."""
+    """Why a machine was not made. Only NO_CAPACITY and PRICE cool an offering; QUOTA and MISTAKE are said to the user.
+
+    TRY_LATER (a rate limit, no answer, the cloud's own fault) concludes nothing, not even that there is no machine: the same launch id is
+    asked again.
+    """
 
     NO_CAPACITY = "no-capacity"
     QUOTA = "quota"
@@ -69,12 +73,20 @@ class Launched:
 
 @dataclass(frozen=True, slots=True)
 class Refused:
-    """The cloud refused, in its own code and words."""
+    """The cloud refused, in its own code and words.
+
+    ``permanent``: no waiting helps, only a person does (every mistake; a quota below what one machine needs).
+    """
 
     launch_id: str
     kind: RefusalKind
     code: str
     text: str
+    permanent: bool = False
+
+    def __post_init__(self) -> None:
+        if self.kind is RefusalKind.MISTAKE:
+            object.__setattr__(self, "permanent", True)
 
 
 class InstanceState(str, Enum):
@@ -114,9 +126,10 @@ class Provider(Protocol):
     name: str
 
     def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
-        """Ask for machines; one answer a request, in order. Returns before they have booted.
+        """Ask for machines; one answer a request, in order. Returns before they have booted, within a few seconds.
 
-        Calling again with the same ``launch_id`` never makes a second machine. A single request's fault is its own ``Refused``.
+        Calling again with the same ``launch_id`` never makes a second machine: it completes what an earlier call began, whoever made that
+        call and wherever it died. A single request's fault is its own ``Refused``; requests of one ``gang`` come all or not at all.
         """
         ...
 
@@ -125,5 +138,9 @@ class Provider(Protocol):
         ...
 
     def instances(self) -> list[Instance]:
-        """Every machine of this cluster that the cloud knows, ended ones only while the cloud still shows them."""
+        """Every machine of this cluster that the cloud knows, ended ones only while the cloud still shows them.
+
+        All or nothing: an error on any page is ``CloudUnavailable``, never a shorter list. A machine that was just made and that the cloud
+        does not list yet is PENDING. One whose tags name no node is listed under its instance id, so that it is ended in the end.
+        """
         ...

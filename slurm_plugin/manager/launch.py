@@ -6,6 +6,7 @@ from collections.abc import Callable, Mapping, Sequence
 from typing import Any
 
 from slurm_plugin.actions import Launch
+from slurm_plugin.cloud import launch_ids
 from slurm_plugin.cloud.provider import Launched, LaunchRequest, RefusalKind, Refused
 from slurm_plugin.errors import CloudUnavailable, LocalCloudError
 from slurm_plugin.ledger import Ledger
@@ -15,6 +16,10 @@ from slurm_plugin.reconcile.view import Policy
 
 NodeConfigOf = Callable[[str, str, str], Mapping[str, Any]]
 """(nodeset, node, offering id) to what the node finds as node.json."""
+_Wanted = tuple[Launch, tuple[str, ...]]
+"""What to make, and the offerings that may still be asked for it."""
+_Asked = tuple[Launch, tuple[str, ...], LaunchRequest]
+"""The same, with the request that is made now."""
 
 
 class Launcher:
@@ -28,23 +33,9 @@ class Launcher:
     def launch(self, actions: Sequence[Launch], now: Callable[[], float]) -> list[tuple[Launch, Refused]]:
         """All of them, each through its offerings in turn. Returns what nobody may wait for: quota and mistakes, per node."""
         said: list[tuple[Launch, Refused]] = []
-        left: list[tuple[Launch, tuple[str, ...]]] = [(action, action.offerings) for action in actions]
+        left: list[_Wanted] = [(action, action.offerings) for action in actions]
         while left:
-            # One refusal cools the offering for all that come after it in this pass too.
-            states = self.ledger.offerings()
-            rounds: dict[str, list[tuple[Launch, tuple[str, ...], LaunchRequest]]] = {}
-            with self.ledger.batch():
-                for action, offerings in left:
-                    usable = [
-                        o
-                        for o in offerings
-                        if o in self.policy.offerings and (o not in states or states[o].ready_at() <= now())
-                    ]
-                    if action.launch_id is not None:
-                        usable = [o for o in offerings if o in self.policy.offerings]
-                    if usable:
-                        request = self._request(action, usable[0])
-                        rounds.setdefault(request.offering.provider, []).append((action, tuple(usable[1:]), request))
+            rounds = self._round(left, now())
             left = []
             for provider, asked in rounds.items():
                 for (action, rest, _), answer in zip(asked, self._ask(provider, [r for _, _, r in asked]), strict=True):
@@ -56,18 +47,42 @@ class Launcher:
                         left.append((action, rest))
         return said
 
-    def _request(self, action: Launch, offering_id: str) -> LaunchRequest:
-        offering = self.policy.offerings[offering_id]
-        if action.launch_id is None:
-            launch_id = self.ledger.open_intent(action.node, action.nodeset, offering.provider, offering_id).launch_id
-        else:
-            launch_id = action.launch_id
-            self.ledger.asked_again(launch_id)
+    def _round(self, left: Sequence[_Wanted], now: float) -> dict[str, list[_Asked]]:
+        """What to ask each provider next, the intents written down. What has no offering left is dropped."""
+        # One refusal cools the offering for all that come after it in this pass too.
+        states = self.ledger.offerings()
+        rounds: dict[str, list[_Asked]] = {}
+        fresh: dict[tuple[str, str, str | None], list[_Wanted]] = {}
+        with self.ledger.batch():
+            for action, offerings in left:
+                usable = [o for o in offerings if o in self.policy.offerings]
+                if action.launch_id is None:
+                    usable = [o for o in usable if o not in states or states[o].ready_at() <= now]
+                if not usable:
+                    continue
+                rest = tuple(usable[1:])
+                if action.launch_id is None:
+                    fresh.setdefault((action.nodeset, usable[0], action.gang), []).append((action, rest))
+                else:
+                    self.ledger.asked_again(action.launch_id)
+                    request = self._request(action, usable[0], action.launch_id)
+                    rounds.setdefault(request.offering.provider, []).append((action, rest, request))
+            for (nodeset, offering_id, gang), wanted in fresh.items():
+                provider = self.policy.offerings[offering_id].provider
+                # What is asked for together is one batch, so that a cloud can make it in one call; a gang is never cut.
+                for piece in [wanted] if gang else launch_ids.chunks(wanted):
+                    for launch_id, (action, rest) in zip(launch_ids.batch(len(piece)), piece, strict=True):
+                        self.ledger.open_intent(action.node, nodeset, provider, offering_id, launch_id)
+                        request = self._request(action, offering_id, launch_id)
+                        rounds.setdefault(provider, []).append((action, rest, request))
+        return rounds
+
+    def _request(self, action: Launch, offering_id: str, launch_id: str) -> LaunchRequest:
         return LaunchRequest(
             launch_id=launch_id,
             node=action.node,
             nodeset=action.nodeset,
-            offering=offering,
+            offering=self.policy.offerings[offering_id],
             node_config=self.node_config(action.nodeset, action.node, offering_id),
             gang=f"{action.gang}/{offering_id}" if action.gang else None,
         )

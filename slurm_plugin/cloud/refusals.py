@@ -1,0 +1,55 @@
+"""A cloud's error codes sorted into what the manager does about them; the code and the words stay as the cloud gave them.
+
+A table is one cloud's knowledge, written as data. What it does not name is sorted by HTTP status: 429 and 5xx are the cloud's own
+trouble (try later), the rest are taken for mistakes, which are said to the user and lead to the next offering. An unknown code is never
+taken for want of capacity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+
+from slurm_plugin.cloud.provider import RefusalKind, Refused
+
+LONGEST_TEXT = 500
+"""Characters of a cloud's words that are kept: they end in a job's comment and in the ledger."""
+
+
+@dataclass(frozen=True, slots=True)
+class Codes:
+    """One cloud's error codes by kind."""
+
+    kinds: Mapping[str, RefusalKind]
+
+    @classmethod
+    def of(cls, **codes: Iterable[str]) -> Codes:
+        """``Codes.of(no_capacity=[…], quota=[…], price=[…], try_later=[…], mistake=[…])``. Raises ``ValueError`` for a code in two."""
+        kinds: dict[str, RefusalKind] = {}
+        for name, listed in codes.items():
+            kind = RefusalKind(name.replace("_", "-"))
+            for code in listed:
+                if kinds.setdefault(code, kind) is not kind:
+                    raise ValueError(f"{code} is both {kinds[code].value} and {kind.value}")
+        return cls(kinds)
+
+    def kind(self, code: str, status: int | None = None) -> RefusalKind:
+        """What the code means. ``status``: HTTP status of the answer, where there is one."""
+        known = self.kinds.get(code)
+        if known is not None:
+            return known
+        if status is not None and (status == 429 or status >= 500):
+            return RefusalKind.TRY_LATER
+        return RefusalKind.MISTAKE
+
+    def refuse(
+        self, launch_id: str, code: str, text: str, status: int | None = None, *, permanent: bool = False
+    ) -> Refused:
+        """The refusal of one launch. ``permanent``: see ``Refused``."""
+        return Refused(launch_id, self.kind(code, status), code, shorten(text), permanent)
+
+
+def shorten(text: str) -> str:
+    """One line of at most ``LONGEST_TEXT`` characters."""
+    line = " ".join(text.split())
+    return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"

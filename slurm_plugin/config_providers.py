@@ -1,0 +1,128 @@
+"""The providers of burst.yaml, and the offerings that name them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Annotated, Literal
+
+from pydantic import Field, field_validator
+
+from slurm_plugin.cloud.provider import Market
+from slurm_plugin.config_types import Duration, Model, Name
+
+ANY_ZONE = ("any", "default")
+"""Zones that leave the choice to the cloud."""
+
+
+class OfferingConfig(Model):
+    """One thing that can fill a nodeset, in order of preference."""
+
+    provider: Name
+    instance_type: str
+    zone: str = "default"
+    market: Market = Market.SPOT
+
+
+class LocalProvider(Model):
+    """The embedded cloud: machines are process trees in namespaces of their own on this host."""
+
+    type: Literal["local"]
+    subnet: str = "10.77.0.0/24"
+    bridge: Annotated[str, Field(pattern=r"^[a-z][a-z0-9-]{0,14}$")] = "sb-br0"
+    speaks: Literal["aws", "gcp", "azure"] = "aws"
+    """Whose metadata service answers at 169.254.169.254 inside a machine."""
+    boot_time: Duration = 0.0
+    """Seconds that a machine takes before it starts slurmd."""
+    notice: Duration = 120.0
+    """Warning before a reclaim (AWS: 120 s, elsewhere 30 s)."""
+
+
+class CloudProvider(Model):
+    """What all clouds' settings have."""
+
+    def unfit(self, offering: OfferingConfig) -> str:
+        """Why the offering can't be bought here, in words that go after its place in burst.yaml; "" if it can."""
+        return ""
+
+
+class AwsReservation(Model):
+    """A capacity reservation, or a capacity block, that offerings of market ``reservation`` are taken from."""
+
+    id: Annotated[str, Field(pattern=r"^cr-")]
+    instance_type: str
+    zone: str
+    kind: Literal["on-demand", "capacity-block"] = "on-demand"
+
+
+class AwsProvider(CloudProvider):
+    """Amazon EC2."""
+
+    type: Literal["aws"]
+    region: str
+    endpoint_url: str | None = None
+    profile: str | None = None
+    image: Annotated[str, Field(pattern=r"^(ami-|resolve:ssm:)")]
+    """``ami-…``, or ``resolve:ssm:/path/of/a/parameter`` that holds one."""
+    subnets: Annotated[Mapping[str, Annotated[str, Field(pattern=r"^subnet-")]], Field(min_length=1)]
+    """Zone to subnet id. An offering's zone is one of these, or ``any``: EC2 then chooses by price and capacity."""
+    security_groups: tuple[Annotated[str, Field(pattern=r"^sg-")], ...] = ()
+    instance_profile: str | None = None
+    """Name of the IAM instance profile that nodes have: it lets them reach the checkpoints."""
+    reservations: tuple[AwsReservation, ...] = ()
+    tags: Mapping[str, str] = {}
+    """Tags of the site's own, on every instance and its volumes."""
+    node_program: Path = Path("/opt/spotburst/bin/spotburst")
+    """Where the image has spotburst."""
+
+    @field_validator("tags")
+    @classmethod
+    def _own_tags(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for key in value:
+            if key.lower().startswith(("aws:", "spotburst-")):
+                raise ValueError(f"{key!r}: keys that begin with aws: or spotburst- are taken; choose another")
+        if len(value) > 30:
+            raise ValueError(f"{len(value)} tags: at most 30 (EC2 takes 50, spotburst needs some itself)")
+        return value
+
+    def unfit(self, offering: OfferingConfig) -> str:
+        """See ``CloudProvider``."""
+        if offering.zone not in (*self.subnets, *ANY_ZONE):
+            return f"zone {offering.zone!r} has no subnet under subnets; there are: {', '.join(self.subnets)}; or write any"
+        if offering.market is Market.RESERVATION and self.reservation(offering.instance_type, offering.zone) is None:
+            return (
+                f"market reservation needs an entry under reservations with instance_type {offering.instance_type} "
+                f"and zone {offering.zone}"
+            )
+        return ""
+
+    def reservation(self, instance_type: str, zone: str) -> AwsReservation | None:
+        """The reservation that an offering is taken from."""
+        return next((r for r in self.reservations if (r.instance_type, r.zone) == (instance_type, zone)), None)
+
+
+class GcpProvider(CloudProvider):
+    """Google Compute Engine."""
+
+    type: Literal["gcp"]
+    project: str
+    region: str
+    endpoint_url: str | None = None
+    image: str
+    subnetwork: str
+    service_account: str | None = None
+
+
+class AzureProvider(CloudProvider):
+    """Azure virtual machines."""
+
+    type: Literal["azure"]
+    subscription: str
+    resource_group: str
+    region: str
+    endpoint_url: str | None = None
+    image: str
+    subnet: str
+
+
+ProviderConfig = Annotated[LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="type")]
