@@ -24,8 +24,8 @@ class LeavesUnfinished(Protocol):
 def collect(claim: Claim, *, keep: int) -> list[str]:
     """Delete what no kept commit names, leftovers of earlier epochs included; returns the deleted keys.
 
-    Kept are the commits that the newest entry names, since another may be about to restore any of them; once the run has ended, the
-    newest ``keep``. Nothing is deleted when a kept manifest can't be read, since it can't be told what that one needs. Raises
+    Kept are the commits that the newest entry names, since another may be about to restore any of them; once the run has ended with
+    exit code 0, which nobody goes on from, the newest ``keep``. Nothing is deleted when a kept manifest can't be read, since it can't be told what that one needs. Raises
     ``Fenced`` before anything is deleted if a newer epoch holds the run, and ``StoreError``.
 
     Safe also for a holder that is fenced the moment after: what it deletes was written by itself or by earlier epochs and is named
@@ -35,14 +35,16 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
         claim.check()
     entry = claim.entry
     ended = entry.kind is Kind.END
-    kept = entry.summary.commits[-max(1, keep) :] if ended else entry.summary.commits
+    # A run that failed is started again, and then needs an older commit where the newest turns out to be damaged.
+    kept = entry.summary.commits[-max(1, keep) :] if ended and entry.summary.ended == 0 else entry.summary.commits
     store, run = claim.store, claim.run
     try:
         needed = names(store, kept)
     except (Damaged, ObjectMissing):
         return []
     mine: set[str] = set()
-    for commit in claim.dropped:
+    dropped = list(claim.dropped)  # another thread may commit meanwhile
+    for commit in dropped:
         try:
             mine |= names(store, [commit])
         except (Damaged, ObjectMissing):
@@ -58,9 +60,9 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
     # Manifests last: a commit whose manifest is there still tells what is left of it to delete.
     doomed.sort(key=lambda key: ("/manifest-" in key, key))
     store.delete(doomed)
-    claim.dropped.clear()
+    del claim.dropped[: len(dropped)]
     if isinstance(store, LeavesUnfinished):
-        for epoch in range(1, claim.epoch):
+        for epoch in range(1, claim.epoch + ended):
             doomed += store.discard_unfinished(paths.data_prefix(run, epoch) + "/")
         doomed += store.discard_unfinished(paths.log_prefix(run), older_than=3600.0)
     return doomed

@@ -28,7 +28,9 @@ class Model:
         assert self.ended is None or entry.kind is Kind.CLAIM, "something follows an end that is not a claim"
         if entry.kind is Kind.CLAIM:
             assert self.ended != 0, "a run that had ended successfully was claimed"
-            assert entry.epoch == self.epoch + 1
+            assert entry.epoch == self.epoch + 1, (
+                f"the claim of epoch {self.epoch} is followed by one of epoch {entry.epoch}"
+            )
             self._check_claimant(entry)
             same = entry.writer.job_id == self.job
             self.recoveries = self.recoveries + 1 if same else 0
@@ -73,7 +75,7 @@ def check_log(entries: list[Entry], acknowledged: list[Entry], keep: int = 3) ->
     for seq, entry in enumerate(entries):
         assert entry.seq == seq
         model.step(entry)
-        assert entry.summary == model.summary()
+        assert entry.summary == model.summary(), f"the summary of entry {seq} is not what the log up to it tells"
         assert holders.setdefault(entry.epoch, entry.writer.nonce) == entry.writer.nonce, "two holders of one epoch"
     steps = [e.summary.commits[-1].step for e in entries if e.kind is Kind.COMMIT]
     assert len(steps) == len(set(steps)), "one commit stands in the log twice"
