@@ -2,6 +2,9 @@
 
 The notice goes into a file that every wrapper on the node watches (`notice.file`); the drain keeps new jobs away and shows the
 administrator why. A step that failed is tried again until it is done: a notice is never lost on the way.
+
+Told to end, as at a shutdown, it looks once more (Compute Engine's notice comes together with the shutdown), and while the node is being
+taken away it stays until the job steps here have ended: its unit holds the network, munge and the file systems that they save with.
 """
 
 from __future__ import annotations
@@ -20,15 +23,19 @@ from pathlib import Path
 
 from job_wrapper.errors import SpotburstError, UsageError
 from job_wrapper.node_config import NodeConfig, load_node_config
-from job_wrapper.notice.choose import cloud_watcher
+from job_wrapper.notice.choose import cloud_watcher, find_provider
 from job_wrapper.notice.file import HEARTBEAT_SECONDS, beat, read_notice, write_notice
-from job_wrapper.notice.types import Notice
-from job_wrapper.run.rules import TAKES_AWAY
+from job_wrapper.notice.types import TAKES_AWAY, Notice
+from job_wrapper.notice.watch import CloudWatcher
 
 OURS = "spotburst: "
 """Reasons that begin with this are set, and may be cleared, by the agent."""
 RETRY_SECONDS = 1.0
 SCONTROL_SECONDS = 20.0
+LAST_LOOK_SECONDS = 2.5
+STAY_SECONDS = 30.0
+"""How long a node that goes away is held for its steps where no deadline is told."""
+LONGEST_STAY = 150.0
 
 
 def drain_reason(notice: Notice) -> str:
@@ -135,14 +142,20 @@ class Agent:
             self._ended = True
             self._changed.notify_all()
 
+    def leaving(self) -> Notice | None:
+        """The notice that takes the node away; None while it stays."""
+        with self._changed:
+            notice = self._wanted.notice
+        return notice if notice is not None and notice.kind in TAKES_AWAY else None
+
     def run(self) -> None:
         """Do what is wanted until ``end``."""
         while True:
             with self._changed:
-                if self._ended:
-                    return
-                wanted = self._wanted
+                ended, wanted = self._ended, self._wanted
             again = self._do(wanted)
+            if ended:
+                return
             with contextlib.suppress(OSError):  # then the wrappers ask the cloud themselves
                 beat(self._file)
             with self._changed:
@@ -187,33 +200,74 @@ def main(argv: Sequence[str] | None = None) -> int:
         name = arguments.node or settings.node
         if not name:
             raise UsageError("this node's name is not known: give --node NAME, or put it into /etc/spotburst/node.json")
-        # A notice that an earlier agent put there stands until the cloud no longer gives it.
-        known = read_notice(Path(settings.notice_file))
-        watcher = cloud_watcher(settings, log, known=known)
-        if watcher is None:
-            raise UsageError(
-                "this node's settings name no provider, so there is nothing to watch (node.json: provider)"
-            )
-        agent = Agent(settings, Node(name, settings.slurm_bin), log)
-        if known is not None:
-            agent.heard(known)  # its drain may not have been done
         done = threading.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
             signal.signal(number, lambda *_: done.set())
-        threads = [
-            threading.Thread(target=watcher.watch, args=(agent.heard, done.wait), daemon=True, name="spotburst-cloud"),
-            threading.Thread(target=agent.run, daemon=True, name="spotburst-agent"),
-        ]
-        log(f"watching {settings.provider} for node {name}")
-        for thread in threads:
-            thread.start()
-        while not done.wait(1.0):
-            if not all(thread.is_alive() for thread in threads):
-                log("a thread has ended unexpectedly")
-                return 1  # systemd starts it again
-        agent.end()
-        threads[1].join(SCONTROL_SECONDS)
+        provider = find_provider(settings, done.wait)
+        if not provider:
+            raise UsageError(
+                f"this node's settings name no provider (node.json: provider), and none answers at {settings.metadata_url}: "
+                "there is nothing to watch"
+            )
+        # A notice that an earlier agent put there stands until the cloud no longer gives it.
+        known = read_notice(Path(settings.notice_file))
+        watcher = cloud_watcher(settings, provider, log, known=known)
+        agent = Agent(settings, Node(name, settings.slurm_bin), log)
+        if known is not None:
+            agent.heard(known)  # its drain may not have been done
+        log(f"watching {provider} for node {name}")
+        return _serve(agent, watcher, done, log)
     except SpotburstError as error:
         log(str(error))
         return int(error.exit_code)
+
+
+def _serve(agent: Agent, watcher: CloudWatcher, done: threading.Event, log: Callable[[str], None]) -> int:
+    """Until ``done``, and then as long as a node that goes away needs it."""
+
+    def start(target: Callable[..., None], *given: object) -> threading.Thread:
+        thread = threading.Thread(target=target, args=given, daemon=True, name="spotburst-agent")
+        thread.start()
+        return thread
+
+    threads = [start(watcher.watch, agent.heard, done.wait), start(agent.run)]
+    while not done.wait(1.0):
+        if not all(thread.is_alive() for thread in threads):
+            log("a thread has ended unexpectedly")
+            return 1  # systemd starts it again
+    threads[0].join(LAST_LOOK_SECONDS)
+    if not threads[0].is_alive():
+        over = threading.Event()
+        looks, until = watcher.looks, time.monotonic() + LAST_LOOK_SECONDS
+        threads[0] = start(watcher.watch, agent.heard, over.wait)
+        while watcher.looks == looks and time.monotonic() < until:
+            time.sleep(0.02)
+        _stay(agent, log)
+        over.set()
+    agent.end()
+    threads[1].join(SCONTROL_SECONDS)
     return 0
+
+
+def _stay(agent: Agent, log: Callable[[str], None]) -> None:
+    """While the node is being taken away and steps run on it."""
+    said = False
+    longest = time.monotonic() + LONGEST_STAY
+    while (notice := agent.leaving()) is not None and time.monotonic() < longest:
+        deadline = notice.deadline if notice.deadline is not None else notice.arrived + STAY_SECONDS
+        if time.time() >= deadline or not steps_here():
+            return
+        if not said:
+            said = True
+            log("told to end; staying for the job steps of this node, which is being taken away")
+        time.sleep(0.2)
+
+
+def steps_here(proc: Path = Path("/proc")) -> bool:
+    """Whether Slurm runs a job step on this node: each has a ``slurmstepd``."""
+    for folder in proc.iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                if (folder / "comm").read_text(encoding="utf-8", errors="replace").strip() == "slurmstepd":
+                    return True
+    return False

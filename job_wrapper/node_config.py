@@ -27,7 +27,9 @@ class NodeConfig:
     nodeset: str = ""
     offering: str = ""
     provider: str = ""
-    """Whose metadata service to ask: aws, gcp, azure, or "" for none."""
+    """Whose metadata service to ask: aws, gcp, azure; auto asks which is here, none asks nobody. "": as auto on a cloud's machine."""
+    notice_seconds: float = 0.0
+    """How long a preempted machine has where its cloud does not tell (Compute Engine); 0: the usual 30 s."""
     metadata_url: str = "http://169.254.169.254"
     notice_file: str = NOTICE_FILE
     uri: str = ""

@@ -1,4 +1,4 @@
-"""Which watchers a node needs."""
+"""Which watchers a node needs: from its settings, else from what answers."""
 
 from __future__ import annotations
 
@@ -8,32 +8,82 @@ from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.notice.file import FileWatcher, agent_alive
 from job_wrapper.notice.types import Notice, Watcher
+from job_wrapper.notice.watch import CloudWatcher, Source
 
-PROVIDERS = ("", "aws")
+PROVIDERS = ("aws", "azure", "gcp")
+AUTO = "auto"
+NONE = "none"
+
+
+def source_of(provider: str, node: NodeConfig) -> Source:
+    """That provider's source. Raises ``UsageError`` for one that is not known, and for an address that is none."""
+    try:
+        if provider == "aws":
+            from job_wrapper.notice.aws import AwsSource
+
+            return AwsSource(node.metadata_url)
+        if provider == "gcp":
+            from job_wrapper.notice.gcp import GcpSource
+
+            return GcpSource(node.metadata_url, notice=node.notice_seconds or 30.0)
+        if provider == "azure":
+            from job_wrapper.notice.azure import AzureSource
+
+            return AzureSource(node.metadata_url, node.node)
+    except ValueError as error:
+        raise UsageError(f"this node's settings, metadata_url: {error}") from None
+    raise UsageError(
+        f"this node's settings name the provider {provider!r}; known here: {', '.join(PROVIDERS)}, "
+        f"{AUTO} (ask which is here) and {NONE}"
+    )
 
 
 def cloud_watcher(
     node: NodeConfig,
+    provider: str,
     log: Callable[[str], None],
     asleep: Callable[[], bool] = lambda: False,
     known: Notice | None = None,
-) -> Watcher | None:
-    """The watcher of the node's provider; None for a node of no cloud. Raises ``UsageError`` for one that is not known."""
-    if not node.provider:
-        return None
-    if node.provider == "aws":
-        from job_wrapper.notice.aws import AwsWatcher
+) -> CloudWatcher:
+    """The watcher of that provider. Raises ``UsageError`` for one that is not known."""
+    return CloudWatcher(source_of(provider, node), log=log, asleep=asleep, known=known)
 
-        return AwsWatcher(node.metadata_url, log=log, asleep=asleep, known=known)
-    raise UsageError(
-        f"this node's settings name the provider {node.provider!r}; known here: {', '.join(filter(None, PROVIDERS))}"
-    )
+
+def find_provider(node: NodeConfig, wait: Callable[[float], bool]) -> str:
+    """The settings' provider, else the one whose metadata service answers; "" for none. Takes some seconds.
+
+    Raises ``UsageError`` when the settings' address is none.
+    """
+    if node.provider not in ("", AUTO):
+        return "" if node.provider == NONE else node.provider
+    from job_wrapper.notice.probe import TRIES, probe
+
+    for seconds in TRIES:
+        if wait(seconds):
+            break
+        try:
+            if found := probe(node.metadata_url, wait):
+                return found
+        except ValueError as error:
+            raise UsageError(f"this node's settings, metadata_url: {error}") from None
+    return ""
 
 
 def wrapper_watchers(node: NodeConfig, log: Callable[[str], None]) -> list[Watcher]:
-    """What a wrapper watches: the agent's file, and the cloud itself as long as no agent is alive."""
+    """What a wrapper watches: the agent's file, and the cloud itself as long as no agent is alive.
+
+    Where the settings name no provider, the clouds are asked if the firmware says that this is a machine of one of them.
+    """
     watchers: list[Watcher] = [FileWatcher(node.notice_file, log=log)]
-    cloud = cloud_watcher(node, log, asleep=lambda: agent_alive(node.notice_file))
-    if cloud is not None:
-        watchers.append(cloud)
+
+    def asleep() -> bool:
+        return agent_alive(node.notice_file)
+
+    if node.provider not in ("", AUTO, NONE):
+        watchers.append(cloud_watcher(node, node.provider, log, asleep))
+    elif node.provider != NONE:
+        from job_wrapper.notice.probe import Found, vendor_hint
+
+        if node.provider == AUTO or vendor_hint():
+            watchers.append(Found(node.metadata_url, lambda name: cloud_watcher(node, name, log, asleep), log))
     return watchers

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from collections.abc import Callable
 from dataclasses import asdict, dataclass
 from typing import Any, Literal, Protocol, get_args
@@ -10,6 +11,12 @@ from typing import Any, Literal, Protocol, get_args
 Kind = Literal["reclaim", "stop", "hibernate", "rebalance", "maintenance", "preempt", "signal"]
 """``reclaim``, ``stop`` and ``hibernate`` take the node away; ``rebalance`` and ``maintenance`` warn; ``preempt`` and ``signal`` are
 Slurm's."""
+
+TAKES_AWAY: frozenset[str] = frozenset({"reclaim", "stop", "hibernate", "preempt"})
+"""Kinds of notice after which an attempt can't go on here; the others only warn."""
+
+LAST_SECOND = 253402300799.0
+"""The end of the year 9999: a later deadline can't be written as a date."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -34,21 +41,35 @@ class Notice:
     @classmethod
     def from_json(cls, text: str) -> Notice:
         """Parse; raises ``ValueError`` that names what is wrong."""
-        data: Any = json.loads(text)
+        try:
+            data: Any = json.loads(text)
+        except RecursionError as error:
+            raise ValueError("nested too deep") from error
         if not isinstance(data, dict):
             raise ValueError("a notice is a JSON object")
         kind: Any = data.get("kind")
         if kind not in get_args(Kind):
             raise ValueError(f"notice kind {kind!r} is none of {', '.join(get_args(Kind))}")
+        for name in ("provider", "source_id"):
+            if not isinstance(data.get(name), str):
+                raise ValueError(f"{name} is {data.get(name)!r}, not a text")
         deadline = data.get("deadline")
         return cls(
-            provider=str(data["provider"]),
+            provider=data["provider"],
             kind=kind,
-            source_id=str(data["source_id"]),
-            arrived=float(data["arrived"]),
-            deadline=None if deadline is None else float(deadline),
+            source_id=data["source_id"],
+            arrived=_seconds("arrived", data.get("arrived")),
+            deadline=None if deadline is None else _seconds("deadline", deadline),
             text=str(data.get("text", "")),
         )
+
+
+def _seconds(name: str, value: Any) -> float:
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        raise ValueError(f"{name} is {value!r}, not a time in Unix seconds")
+    if not (math.isfinite(value) and abs(value) <= LAST_SECOND):
+        raise ValueError(f"{name} is {value!r}: out of range")
+    return float(value)
 
 
 class Watcher(Protocol):

@@ -13,8 +13,14 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
+from job_wrapper.notice.aws import AwsSource
+from job_wrapper.notice.azure import AzureSource
+from job_wrapper.notice.gcp import GcpSource
+from job_wrapper.notice.probe import probe
+from job_wrapper.notice.watch import Source
 from slurm_plugin.cloud.local import metadata, speak_aws, speak_azure, speak_gcp
 from slurm_plugin.cloud.local.http_types import Reply, Request
+from tests.unit.notice.listening import Listening
 
 MACHINE = {
     "instance_id": "i-0123456789abcdef0",
@@ -156,6 +162,44 @@ def test_gcp_hanging_get_ends_without_a_change(gcp_server) -> None:
     url, _, _ = gcp_server
     assert ask(f"{url}?wait_for_change=true&timeout_sec=0.2") == "FALSE"
     assert ask(f"{url}?wait_for_change=true&timeout_sec=x&last_etag=other") == "FALSE"
+
+
+def source_of(speaks: str, url: str) -> Source:
+    if speaks == "aws":
+        return AwsSource(url, pause=0.05)
+    return GcpSource(url, pause=0.05) if speaks == "gcp" else AzureSource(url, pause=0.05)
+
+
+@pytest.mark.parametrize("speaks", ["aws", "gcp", "azure"])
+def test_watcher_hears_a_reclaim_and_its_withdrawal(speaks: str) -> None:
+    """In each dialect, and also when the machine's tokens are made invalid in between (AWS)."""
+    control = metadata.Control()
+    server = metadata.serve("127.0.0.1", {**MACHINE, "speaks": speaks}, control, port=0)
+    url = f"http://127.0.0.1:{server.server_port}"
+    ear = Listening(source_of(speaks, url))
+    try:
+        assert probe(url) == speaks
+        ear.looks(4 if speaks != "gcp" else 3)
+        assert ear.heard == []
+        control.replace({"tokens": 1})
+        now = time.time()
+        plan = {"notice_id": "x-1", "noticed": now, "deadline": now + 30, "action": "terminate"}
+        control.replace({"tokens": 1, "reclaim": plan})
+        ear.until(lambda: ear.heard)
+        (notice,) = ear.heard
+        assert notice is not None
+        assert (notice.provider, notice.kind) == (speaks, "reclaim")
+        assert notice.deadline is not None
+        # AWS and Azure tell whole seconds; GCP tells none, and what it gives counts from the moment that it was heard.
+        assert int(plan["deadline"]) <= notice.deadline <= notice.arrived + 30
+        control.replace({"tokens": 1})
+        ear.until(lambda: len(ear.heard) == 2)
+        assert ear.heard[1] is None
+        assert ear.log == []
+    finally:
+        ear.end()
+        server.shutdown()
+        server.server_close()
 
 
 def test_the_server_survives_nonsense(gcp_server) -> None:

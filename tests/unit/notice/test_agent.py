@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import shutil
 import signal
 import subprocess
 import sys
@@ -13,9 +14,10 @@ from pathlib import Path
 
 import pytest
 
-from job_wrapper.agent import drain_reason
+from job_wrapper.agent import drain_reason, steps_here
 from job_wrapper.notice.types import Notice
-from tests.fixtures.imds import ACTION, Imds, imds
+from slurm_plugin.render import Programs, agent_service
+from tests.fixtures.imds import ACTION, PREEMPTED, Imds, imds
 
 TERMINATE = '{"action":"terminate","time":"2026-05-02T08:22:00Z"}'
 OURS = "spotburst: aws reclaim by 2026-05-02T08:22:00Z"
@@ -55,17 +57,21 @@ class Agent:
         except FileNotFoundError:
             return []
 
-    def start(self) -> None:
+    def start(self, provider: str = "aws") -> None:
         settings = {
             "node": "n1",
-            "provider": "aws",
+            "provider": provider,
             "metadata_url": self.service.url,
             "notice_file": str(self.file),
             "slurm_bin": str(self.path),
         }
         (self.path / "node.json").write_text(json.dumps(settings))
         environ = {**os.environ, "SPOTBURST_NODE_CONFIG": str(self.path / "node.json"), "FAKE": str(self.path)}
-        command = "import sys; from job_wrapper.agent import main; sys.exit(main([]))"
+        # Steps of other clusters may run on this host.
+        command = (
+            "import os, sys, pathlib; from job_wrapper import agent; "
+            "agent.steps_here = lambda: pathlib.Path(os.environ['FAKE'], 'steps').exists(); sys.exit(agent.main([]))"
+        )
         self.process = subprocess.Popen([sys.executable, "-c", command], env=environ, stderr=subprocess.PIPE)
 
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
@@ -146,8 +152,81 @@ def test_killed_agent_is_made_good_by_the_next(agent: Agent) -> None:
     assert not agent.file.exists()
 
 
+def stays(agent: Agent) -> bool:
+    """Told to end, it is still there after some time in which it would have ended."""
+    assert agent.process is not None
+    try:
+        agent.process.wait(2.0)
+    except subprocess.TimeoutExpired:
+        return True
+    return False
+
+
+def test_at_a_shutdown_it_stays_for_the_steps_of_a_node_that_is_taken_away(agent: Agent) -> None:
+    (agent.path / "steps").touch()
+    agent.service.pages[ACTION] = TERMINATE.replace("2026", "2099")
+    agent.start()
+    agent.until(agent.file.exists)
+    assert agent.process is not None
+    agent.process.terminate()
+    assert stays(agent)
+    (agent.path / "steps").unlink()
+    code, err = agent.end()
+    assert code == 0
+    assert "staying for the job steps" in err
+    assert agent.standing().startswith("draining;spotburst: aws reclaim by 2099")
+
+
+def test_told_to_end_without_a_notice_or_past_its_deadline_it_ends(agent: Agent) -> None:
+    (agent.path / "steps").touch()
+    agent.start()
+    agent.until(agent.file.with_name("agent.alive").exists)
+    assert agent.end()[0] == 0
+    agent.service.pages[ACTION] = TERMINATE
+    agent.start()
+    agent.until(agent.file.exists)
+    assert agent.end()[0] == 0
+
+
+def test_notice_that_comes_with_the_shutdown_is_passed_on(agent: Agent) -> None:
+    """Compute Engine's comes with the soft-off: here after the last look and before the agent is told to end."""
+    agent.service.pages |= {PREEMPTED: "FALSE", "/computeMetadata/v1/instance/maintenance-event": "NONE"}
+    agent.service.ill = "numb"
+    agent.start("gcp")
+    agent.until(lambda: any("wait_for_change" in q for q in agent.service.queries))
+    agent.service.pages[PREEMPTED] = "TRUE"
+    assert agent.end()[0] == 0
+    assert agent.file.exists()
+    assert agent.standing().startswith("draining;spotburst: gcp reclaim")
+
+
+def test_steps_are_known_by_slurms_step_daemons(tmp_path: Path) -> None:
+    for name, command in (("1", "init"), ("self", "slurmstepd"), ("22", "slurmd")):
+        (tmp_path / name).mkdir()
+        (tmp_path / name / "comm").write_text(command + "\n")
+    (tmp_path / "23").mkdir()
+    assert not steps_here(tmp_path)
+    (tmp_path / "23" / "comm").write_text("slurmstepd\n")
+    assert steps_here(tmp_path)
+
+
+def test_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
+    analyze = shutil.which("systemd-analyze")
+    if analyze is None:
+        pytest.skip("no systemd-analyze here")
+    unit = tmp_path / "spotburst-agent.service"
+    programs = Programs(*(Path("/bin/true") for _ in range(4)))
+    for text, right in (
+        (agent_service(programs, slurm_conf=Path("/etc/slurm/slurm.conf")), True),
+        ("[Unit]\nBefore slurmd\n[Service]\nType=party\nExecStart=/bin/true\n", False),
+    ):
+        unit.write_text(text)
+        done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+        assert (unit.name not in done.stderr) == right, done.stderr
+
+
 def test_settings_without_a_provider_are_refused(tmp_path: Path) -> None:
-    (tmp_path / "node.json").write_text('{"node":"n1"}')
+    (tmp_path / "node.json").write_text('{"node":"n1","metadata_url":"http://127.0.0.1:1"}')
     command = "import sys; from job_wrapper.agent import main; sys.exit(main([]))"
     environ = {**os.environ, "SPOTBURST_NODE_CONFIG": str(tmp_path / "node.json")}
     done = subprocess.run([sys.executable, "-c", command], env=environ, capture_output=True, check=False)

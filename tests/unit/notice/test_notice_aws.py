@@ -1,82 +1,49 @@
-"""AWS's reclaim notices, heard from a service that speaks IMDSv2."""
+"""AWS's metadata, watched."""
 
 from __future__ import annotations
 
 import threading
-import time
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 
 import pytest
 
-from job_wrapper.notice.aws import AwsWatcher, parse_action, parse_time
+from job_wrapper.notice.aws import AwsSource, parse_action, parse_scheduled, parse_time
 from job_wrapper.notice.types import Notice
-from tests.fixtures.imds import ACTION, REBALANCE, Imds, imds
+from tests.fixtures.imds import ACTION, REBALANCE, Imds
+from tests.unit.notice.listening import Listening
 
 TERMINATE = '{"action":"terminate","time":"2026-05-02T08:22:00Z"}'
+LIFECYCLE = "/latest/meta-data/autoscaling/target-lifecycle-state"
+SCHEDULED = "/latest/meta-data/events/maintenance/scheduled"
+RETIREMENT = (
+    '[{"NotBefore":"21 Jan 2019 09:00:43 GMT","Code":"instance-retirement","Description":"d",'
+    '"EventId":"instance-event-0d59937288b749b32","NotAfter":"21 Jan 2019 09:17:23 GMT","State":"active"}]'
+)
+Listen = Callable[..., Listening]
 
 
-class Listening:
-    """A watcher in a thread, and what it emitted."""
-
-    def __init__(self, service: Imds, **more: object) -> None:
-        self.heard: list[Notice | None] = []
-        self.log: list[str] = []
-        self.stop = threading.Event()
-        watcher = AwsWatcher(service.url, interval=0.02, log=self.log.append, **more)  # type: ignore[arg-type]
-        self.thread = threading.Thread(target=watcher.watch, args=(self.heard.append, self.stop.wait), daemon=True)
-        self.thread.start()
-
-    def until(self, what: Callable[[], object]) -> None:
-        end = time.monotonic() + 10
-        while not what():
-            assert time.monotonic() < end
-            time.sleep(0.01)
-
-
-@pytest.fixture
-def service() -> Iterator[Imds]:
-    with imds() as found:
-        yield found
-
-
-@pytest.fixture
-def listen(service: Imds) -> Iterator[Callable[..., Listening]]:
-    made: list[Listening] = []
-
-    def start(**more: object) -> Listening:
-        made.append(Listening(service, **more))
-        return made[-1]
-
-    yield start
-    for one in made:
-        one.stop.set()
-        one.thread.join(5)
-        assert not one.thread.is_alive()
-
-
-def looks(service: Imds, ear: Listening, count: int = 5) -> None:
-    """That many more looks have passed."""
-    before = service.gets()
-    ear.until(lambda: service.gets() >= before + count)
+def aws(service: Imds) -> AwsSource:
+    return AwsSource(service.url, pause=0.02)
 
 
 @pytest.mark.parametrize(("action", "kind"), [("terminate", "reclaim"), ("stop", "stop"), ("hibernate", "hibernate")])
-def test_notice_is_heard_once(service: Imds, listen: Callable[..., Listening], action: str, kind: str) -> None:
-    ear = listen()
-    looks(service, ear)
+def test_notice_is_heard_once(service: Imds, listen: Listen, action: str, kind: str) -> None:
+    ear = listen(aws(service))
+    ear.looks()
     assert ear.heard == []
     service.pages[ACTION] = TERMINATE.replace("terminate", action)
     ear.until(lambda: ear.heard)
-    looks(service, ear)
+    ear.looks()
     (notice,) = ear.heard
     assert notice is not None
     assert (notice.provider, notice.kind, notice.deadline) == ("aws", kind, 1777710120.0)
 
 
 def test_identity_does_not_depend_on_who_looks_when() -> None:
-    first, second = parse_action(TERMINATE, 1.0), parse_action(TERMINATE, 2.0)
+    (first,), (second,) = parse_action(TERMINATE, 1.0), parse_action(TERMINATE, 2.0)
     assert first.source_id == second.source_id
-    assert parse_action(TERMINATE.replace("08:22", "08:23"), 1.0).source_id != first.source_id
+    (other,) = parse_action(TERMINATE.replace("08:22", "08:23"), 1.0)
+    assert other.source_id != first.source_id
 
 
 def test_time() -> None:
@@ -85,9 +52,9 @@ def test_time() -> None:
         parse_time("May 2nd")
 
 
-def test_expired_token_is_renewed_once(service: Imds, listen: Callable[..., Listening]) -> None:
-    ear = listen()
-    looks(service, ear)
+def test_expired_token_is_renewed_once(service: Imds, listen: Listen) -> None:
+    ear = listen(aws(service))
+    ear.looks()
     service.expire()
     service.pages[ACTION] = TERMINATE
     ear.until(lambda: ear.heard)
@@ -102,30 +69,34 @@ def test_expired_token_is_renewed_once(service: Imds, listen: Callable[..., List
         "null",
         "[]",
         "{",
+        "[" * 60000,
         '{"action":"terminate"}',
+        '{"action":["terminate"],"time":"2026-05-02T08:22:00Z"}',
         '{"action":"dance","time":"2026-05-02T08:22:00Z"}',
+        '{"action":"terminate","time":"soon"}',
         (500, "oops"),
         (403, ""),
+        (401, ""),
     ],
 )
 def test_nonsense_is_neither_a_notice_nor_a_withdrawal(
-    service: Imds, listen: Callable[..., Listening], page: str | tuple[int, str]
+    service: Imds, listen: Listen, page: str | tuple[int, str]
 ) -> None:
-    ear = listen()
+    ear = listen(aws(service))
     service.pages[ACTION] = page
-    looks(service, ear)
+    ear.looks()
     assert ear.heard == []
     assert len(ear.log) == 1, "said once, not at every look"
     service.pages[ACTION] = TERMINATE
     ear.until(lambda: ear.heard)
     service.pages[ACTION] = page
-    looks(service, ear)
+    ear.looks()
     assert len(ear.heard) == 1
 
 
-def test_withdrawn_only_after_several_looks_that_find_nothing(service: Imds, listen: Callable[..., Listening]) -> None:
+def test_withdrawn_only_after_several_looks_that_find_nothing(service: Imds, listen: Listen) -> None:
     service.pages[ACTION] = TERMINATE
-    ear = listen()
+    ear = listen(aws(service))
     ear.until(lambda: ear.heard)
     del service.pages[ACTION]
     ear.until(lambda: len(ear.heard) == 2)
@@ -134,39 +105,80 @@ def test_withdrawn_only_after_several_looks_that_find_nothing(service: Imds, lis
     ear.until(lambda: len(ear.heard) == 3)
 
 
-def test_notice_known_before_is_not_emitted_again_but_its_withdrawal_is(
-    service: Imds, listen: Callable[..., Listening]
-) -> None:
+def test_notice_known_before_is_not_told_again_but_its_withdrawal_is(service: Imds, listen: Listen) -> None:
     service.pages[ACTION] = TERMINATE
-    ear = listen(known=parse_action(TERMINATE, 5.0))
-    looks(service, ear)
+    ear = listen(aws(service), known=parse_action(TERMINATE, 5.0)[0])
+    ear.looks()
     assert ear.heard == []
     del service.pages[ACTION]
     ear.until(lambda: ear.heard == [None])
 
 
-def test_rebalance_is_a_warning_of_its_own(service: Imds, listen: Callable[..., Listening]) -> None:
+def test_rebalance_is_a_warning_before_the_notice(service: Imds, listen: Listen) -> None:
     service.pages[REBALANCE] = '{"noticeTime":"2026-05-02T08:00:00Z"}'
-    ear = listen()
-    looks(service, ear, 20)
+    ear = listen(aws(service))
+    ear.looks(20)
+    assert [n and n.kind for n in ear.heard] == ["rebalance"]
+    service.pages[ACTION] = TERMINATE
+    ear.until(lambda: len(ear.heard) == 2)
+    ear.looks(10)
+    assert [n and n.kind for n in ear.heard] == ["rebalance", "reclaim"]
+
+
+def test_group_that_ends_the_instance(service: Imds, listen: Listen) -> None:
+    ear = listen(aws(service))
+    service.pages[LIFECYCLE] = "InService"
+    ear.looks()
+    service.pages[LIFECYCLE] = "<html>Terminated</html>"
+    ear.looks()
+    assert ear.heard == []
+    service.pages[LIFECYCLE] = "Terminated"
+    ear.until(lambda: ear.heard)
+    assert [(n and n.kind, n and n.deadline) for n in ear.heard] == [("reclaim", None)]
+    service.pages[ACTION] = TERMINATE  # and the same moment has a date
+    ear.until(lambda: len(ear.heard) == 2)
+    ear.looks()
+    assert ear.heard[1] == Notice(
+        "aws", "reclaim", f"{ACTION}:terminate@2026-05-02T08:22:00Z", ear.heard[1].arrived, 1777710120.0, "terminate at 2026-05-02T08:22:00Z"
+    )  # fmt: skip
+
+
+def test_scheduled_events_warn(service: Imds, listen: Listen) -> None:
+    service.pages[SCHEDULED] = RETIREMENT
+    ear = listen(aws(service))
+    ear.looks(12)
     (notice,) = ear.heard
     assert notice is not None
-    assert notice.kind == "rebalance"
+    assert (notice.kind, notice.deadline) == ("maintenance", 1548061243.0)
+    assert "instance-event-0d59937288b749b32" in notice.source_id
 
 
-def test_service_that_is_not_there_is_looked_for_again(listen: Callable[..., Listening], service: Imds) -> None:
-    url, service.url = service.url, "http://127.0.0.1:1"
-    ear = listen()
-    ear.until(lambda: ear.log)
-    assert ear.heard == []
-    service.url = url
+def test_scheduled_events_that_are_over_or_unreadable_do_not_spoil_the_others() -> None:
+    event = RETIREMENT[1:-1]
+    body = f"[null, {event.replace('active', 'completed')}, {event.replace('21 Jan', '41 Foo')}, {{}}, {event}]"
+    assert len(parse_scheduled(body, 1.0)) == 1
+    assert parse_scheduled("[" + event.replace('"d"', '"[Canceled] d"') + "]", 1.0) == []
 
 
-def test_asleep_while_the_agent_looks(service: Imds, listen: Callable[..., Listening]) -> None:
-    awake = threading.Event()
+def test_one_page_that_fails_does_not_hide_the_notice(service: Imds, listen: Listen) -> None:
+    service.pages[LIFECYCLE] = (500, "")
     service.pages[ACTION] = TERMINATE
-    ear = listen(asleep=lambda: not awake.is_set())
-    time.sleep(0.2)
+    ear = listen(aws(service))
+    ear.until(lambda: ear.heard)
+    ear.looks()
+    assert len(ear.heard) == 1
+
+
+def test_asleep_while_the_agent_looks(service: Imds, listen: Listen) -> None:
+    awake, asked = threading.Event(), threading.Event()
+
+    def asleep() -> bool:
+        asked.set()
+        return not awake.is_set()
+
+    service.pages[ACTION] = TERMINATE
+    ear = listen(aws(service), asleep=asleep)
+    assert asked.wait(10)
     assert service.asked == []
     awake.set()
     ear.until(lambda: ear.heard)
