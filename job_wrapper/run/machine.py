@@ -383,10 +383,10 @@ class Machine:
         """An outage that lasts ends no run: it is brought back, bounded as every recovery is (`bounds`)."""
         code = self._leave_code() if self.rules.in_slurm else int(ExitCode.STORE_AWAY)
         self.interruption = Interruption(AWAY, now, self._verdict(), code=code)
-        return [
-            ev.Say("the store stays away: this attempt ends, and the run goes on from its last commit"),
-            *self._leave(now),
-        ]
+        text = "the store stays away: this attempt ends, and the run goes on from its last commit"
+        leaving = self._leave(now)
+        self._write_by = now + 1.0  # it is most likely still away
+        return [ev.Say(text), *leaving]
 
     def _leave(self, now: float) -> Actions:
         interruption = self.interruption
