@@ -14,12 +14,17 @@ from obstore.exceptions import BaseError
 from job_wrapper.errors import Damaged, StoreError
 from job_wrapper.store.bucket_errors import S3, Provider, exists, past_the_end, translated
 from job_wrapper.store.io_types import ObjectInfo, Put
+from job_wrapper.store.loans import Loans
 from job_wrapper.store.paths import check_key
 
 PART = 8 << 20
 """Bytes of one part of a multipart upload. S3 takes at most 10,000 parts, so objects up to 80 GB."""
-CONCURRENCY = 8
+CONCURRENCY = 16
 """Parts of one object on their way at once."""
+_COPY = 4 << 20
+_COPIES = 32 << 20
+"""Bytes at most that one upload holds in copies of its own. More than a part and a copy, or a part would never fill."""
+_CHUNK = 64 << 10
 _SINGLE = 64 << 20
 _DELETE = 1000
 
@@ -78,29 +83,32 @@ class BucketStore:
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """``ObjectStore.get_range``."""
-        return bytes(self._range(key, offset, length))
+        data = bytearray(length)
+        self.read_into(key, offset, memoryview(data))
+        return bytes(data)
 
     def read_into(self, key: str, offset: int, buffer: memoryview) -> None:
-        """``ObjectStore.read_into``."""
+        """``ObjectStore.read_into``: each piece of the answer goes to its place as it comes, so that nothing is put together first."""
         view = buffer.cast("B")
-        view[:] = self._range(key, offset, len(view))
-
-    def _range(self, key: str, offset: int, length: int) -> memoryview:
+        length, at = len(view), 0
         if length == 0:
-            return memoryview(b"")
+            return
         try:
-            data = memoryview(obstore.get_range(self._client, self._path(key), start=offset, length=length))
+            answer = obstore.get(self._client, self._path(key), options={"range": (offset, offset + length)})
+            for chunk in answer.stream(min_chunk_size=_CHUNK):
+                with memoryview(chunk) as piece:
+                    view[at : at + len(piece)] = piece
+                    at += len(piece)
         except (BaseError, OSError, ValueError) as error:
             if past_the_end(error):
                 raise Damaged(
                     f"{self.uri}/{key}: shorter than it was written: there is no byte at offset {offset}"
                 ) from error
             raise self.translated(error, key) from error
-        if len(data) != length:
+        if at != length:
             raise Damaged(
-                f"{self.uri}/{key}: shorter than it was written: {length - len(data)} bytes from offset {offset + len(data)} on are missing"
+                f"{self.uri}/{key}: shorter than it was written: {length - at} bytes from offset {offset + at} on are missing"
             )
-        return data
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """``ObjectStore.list``."""
@@ -164,6 +172,7 @@ class BucketWriter:
         self._store, self._client, self._key, self._path = store, client, key, path
         self._pieces: queue.Queue[bytes | memoryview | None] = queue.Queue(1)
         self._length = 0
+        self._copies = Loans(_COPIES, _COPY)
         self._error: Exception | None = None
         self._drained = False
         self._aborted = False
@@ -190,6 +199,7 @@ class BucketWriter:
     def _pull(self) -> Iterator[bytes | memoryview]:
         while (piece := self._pieces.get()) is not None:
             yield piece
+            del piece  # what is sent may go
         self._drained = True
         if self._aborted:
             # The one way to have obstore give up a multipart upload, so that its parts do not stay and cost.
@@ -197,7 +207,12 @@ class BucketWriter:
 
     def write(self, data: bytes | memoryview) -> None:
         """``ObjectWriter.write``."""
-        self.write_held(bytes(data))
+        with memoryview(data) as view:
+            for start in range(0, len(view), _COPY):
+                with view[start : start + _COPY] as piece:
+                    copy = self._copies.take(len(piece), self._check)
+                    copy[:] = piece
+                self.write_held(copy)
 
     def write_held(self, data: bytes | memoryview) -> None:
         """``write`` without a copy: ``data`` must not change before ``close`` or ``abort`` returns."""

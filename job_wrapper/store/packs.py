@@ -46,8 +46,6 @@ class Job:
     places: list[Place | None]
     index: int
     base: Place | None
-    after: Callable[[], None] | None = None
-    """Called once ``data`` may be used for something else; never, where the store keeps it."""
 
 
 @dataclass(slots=True)
@@ -105,9 +103,6 @@ class PackThread(threading.Thread):
         """The thread's life."""
         while (batch := self._work.jobs.get()) is not None:
             self._guarded(partial(self._take, batch))
-            for job in batch:
-                if job.after is not None:
-                    job.after()
             self._work.written(sum(len(job.data) for job in batch))
             del batch  # what it refers to may be given back to the system while this thread waits
         self._guarded(self._close)
@@ -150,7 +145,6 @@ class PackThread(threading.Thread):
         self._flush(writer)
         offset = self._offset
         if isinstance(writer, HoldingWriter):
-            job.after = None  # the memory is the writer's now
             writer.write_held(data)
         else:
             writer.write(data)

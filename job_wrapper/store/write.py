@@ -5,7 +5,6 @@ from __future__ import annotations
 import contextlib
 import os
 from collections.abc import Mapping, Sequence
-from functools import partial
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -14,11 +13,14 @@ from job_wrapper.errors import CheckpointFailed, StoreError
 from job_wrapper.store import checkpoint_codec, paths
 from job_wrapper.store.checksum import PREFIX, checksum
 from job_wrapper.store.io_types import Item, ItemKind, Manifest, ObjectRef, ObjectStore, Part
-from job_wrapper.store.packs import SEGMENT, Job, PackThread, Place, Work, reusable
+from job_wrapper.store.loans import Loans
+from job_wrapper.store.packs import LARGE, SEGMENT, Job, PackThread, Place, Work, reusable
 from job_wrapper.store.read import read_part
 
 MAX_PENDING = 64 << 20
 """Bytes handed to the pack writers and not yet written, at which ``add_…`` waits."""
+MAX_FILES = 96 << 20
+"""Bytes of large files in memory at most, those that a bucket's client still sends included."""
 _BATCH_BYTES = 2 << 20
 _BATCH_ITEMS = 512
 
@@ -53,7 +55,7 @@ class PartWriter:
         self._batch: list[Job] = []
         self._batch_bytes = 0
         self._done = False
-        self._free: list[bytearray] = []
+        self._files = Loans(MAX_FILES, SEGMENT)
         self._threads = [PackThread(self._work) for _ in range(max(1, threads))]
         for thread in self._threads:
             thread.start()
@@ -78,7 +80,7 @@ class PartWriter:
         self._row(name, kind, dict(attributes), 0)
 
     def add_file(self, name: str, path: Path, *, attributes: Mapping[str, Any]) -> None:
-        """Add a file's content, streamed through at most a few 16 MiB buffers.
+        """Add a file's content, streamed through at most ``MAX_FILES`` bytes of memory.
 
         ``attributes["holes"]``, if there, lists [offset, length] of the parts of a sparse file that are not read (``find_holes`` finds
         them). A file that grows meanwhile is stored as long as it was when it was opened; one that shrinks, as long as it is, but
@@ -90,14 +92,14 @@ class PartWriter:
                 ranges = _pieces(size, attributes.get("holes") or ())
                 places = self._row(name, ItemKind.FILE, dict(attributes), len(ranges))
                 for index, (offset, length) in enumerate(ranges):
-                    buffer = self._buffer()
-                    view = memoryview(buffer)[:length]
+                    # Small ones are gathered and gone at once; their number in memory is bounded as all content's is.
+                    view = memoryview(bytearray(length)) if length < LARGE else self._files.take(length, self._still)
                     count = _read_fully(file.fileno(), view, offset)
                     if count < length and attributes.get("holes"):
                         raise CheckpointFailed(f"{path}: became shorter while it was being saved")
                     if count:
                         base = self._base_place(name, index)
-                        self._hand_over([Job(view[:count], places, index, base, partial(self._free.append, buffer))])
+                        self._enqueue(Job(view[:count], places, index, base))
                     if count < length:
                         break
         except OSError as error:
@@ -124,10 +126,7 @@ class PartWriter:
             places = self._row(name, kind, attributes, 1 if length else 0)
             if length:
                 base = self._base.get(name)
-                self._batch.append(Job(view, places, 0, base[0] if base else None))
-                self._batch_bytes += length
-                if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_ITEMS:
-                    self._flush_batch()
+                self._enqueue(Job(view, places, 0, base[0] if base else None))
             return
         pieces = range(0, length, SEGMENT)
         places = self._row(name, kind, attributes, len(pieces))
@@ -148,6 +147,13 @@ class PartWriter:
         self._rows.append((name, kind.value, attributes, places))
         return places
 
+    def _enqueue(self, job: Job) -> None:
+        """Hand over in batches: so many small segments would wake the pack writers too often."""
+        self._batch.append(job)
+        self._batch_bytes += len(job.data)
+        if self._batch_bytes >= _BATCH_BYTES or len(self._batch) >= _BATCH_ITEMS:
+            self._flush_batch()
+
     def _flush_batch(self) -> None:
         if self._batch:
             batch, self._batch, self._batch_bytes = self._batch, [], 0
@@ -164,11 +170,9 @@ class PartWriter:
             work.pending += count
         work.jobs.put(batch)
 
-    def _buffer(self) -> bytearray:
-        try:
-            return self._free.pop()
-        except IndexError:
-            return bytearray(SEGMENT)
+    def _still(self) -> None:
+        if self._work.failure is not None:
+            raise self._work.failure
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> ObjectRef:
         """Make all packs durable, then store the part. Returns its pointer, for ``write_manifest``."""
