@@ -180,6 +180,8 @@ class DirectCommitter:
         # Each start is a job of its own: nobody requeues it, so none is a recovery of another.
         writer = Writer("local", f"{os.getpid()}-{nonce}", 0, 0, socket.gethostname(), nonce)
         claim = RunLog(store, run_path("local", run)).claim(writer, keep=keep)
+        for damaged in claim.passed_over:
+            log.warning("passed over: %s", damaged)
         return cls(claim, keep=keep, interval=interval)
 
     def ask(self, *, urgent: bool = False, stop: bool = False, reason: str = "") -> None:

@@ -112,6 +112,8 @@ class Attempt:
         require_own(self.store, self.run)
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
+        for damaged in self._claim.passed_over:
+            self.say(f"passed over: {damaged}")
         summary: Summary = self._claim.entry.summary
         self.say(self._claimed_text(summary))
         bounds = Bounds(
@@ -160,7 +162,7 @@ class Attempt:
         }
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity
-        self._patiently(lambda: self._refuse_other_command(log.tail(), job_id, digest))
+        self._patiently(lambda: self._refuse_other_command(log.newest()[0], job_id, digest))
         alive = self.job.alive if self.job is not None else local_job_alive
         try:
             return self._patiently(

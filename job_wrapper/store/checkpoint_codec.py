@@ -11,11 +11,11 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from typing import Any
 
-from job_wrapper.errors import Damaged
+from job_wrapper.errors import Damaged, SpotburstError
 from job_wrapper.store.checksum import PREFIX, is_hex
 from job_wrapper.store.codec import Fields, decode_ref, encode_ref, seal, unseal
 from job_wrapper.store.io_types import Item, ItemKind, Manifest, Part, Segment
-from job_wrapper.store.paths import check_key
+from job_wrapper.store.paths import check_key, short
 
 PACK_SIZES = "pack_sizes"
 """Attribute of a part that the store sets: bytes of every pack that its items point to, by key."""
@@ -40,8 +40,8 @@ def decode_part(data: bytes, where: str) -> Part:
     packs: list[str] = []
     sizes: dict[str, int] = {}
     for pair in fields.items("packs"):
-        if not (isinstance(pair, list) and len(pair) == 2 and isinstance(pair[1], int) and pair[1] >= 0):
-            raise Damaged(f"{where}: damaged: packs has {pair!r}")
+        if not (isinstance(pair, list) and len(pair) == 2 and type(pair[1]) is int and pair[1] >= 0):
+            raise Damaged(f"{where}: damaged: packs has {short(pair)}")
         packs.append(check_key(pair[0], where))
         sizes[pair[0]] = pair[1]
     items = tuple(_decode_row(row, packs, sizes, where) for row in fields.items("items"))
@@ -58,19 +58,21 @@ def _decode_row(row: Any, packs: list[str], sizes: Mapping[str, int], where: str
         segments = []
         for i in range(_FIXED, len(row), _PER_SEGMENT):
             index, offset, length, digest = row[i : i + _PER_SEGMENT]
-            if not (index >= 0 and offset >= 0 and length > 0 and is_hex(digest)):
+            if not (type(index) is type(offset) is type(length) is int and is_hex(digest)):
+                raise TypeError("wrong segment")
+            if not (index >= 0 and offset >= 0 and length > 0):
                 raise ValueError("wrong segment")
             if offset + length > sizes[packs[index]]:
                 raise ValueError("a segment past the end of its pack")
             segments.append(Segment(packs[index], offset, length, PREFIX + digest))
         return Item(name, _KINDS[kind], tuple(segments), attributes)
     except (TypeError, ValueError, KeyError, IndexError) as error:
-        raise Damaged(f"{where}: damaged: item {str(row)[:120]}: {error}") from None
+        raise Damaged(f"{where}: damaged: item {short(row)}: {error}") from None
 
 
 def encode_manifest(manifest: Manifest) -> bytes:
-    """A manifest as stored bytes."""
-    return seal(
+    """A manifest as stored bytes. Raises ``SpotburstError`` for one that could not be read again."""
+    data = seal(
         "manifest",
         {
             "run": manifest.run,
@@ -81,6 +83,11 @@ def encode_manifest(manifest: Manifest) -> bytes:
             "attributes": manifest.attributes,
         },
     )
+    try:
+        decode_manifest(data, "what is to be written")
+    except Damaged as error:
+        raise SpotburstError(f"manifest of {manifest.run}, step {short(manifest.step)}: {error}") from error
+    return data
 
 
 def decode_manifest(data: bytes, where: str) -> Manifest:

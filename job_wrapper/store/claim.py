@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -31,6 +31,7 @@ class Claim:
         keep: int = 3,
         clock: Callable[[], float] = time.time,
         patience: Patience | None = None,
+        passed_over: Sequence[Damaged] = (),
     ) -> None:
         self.store = store
         self.run = run
@@ -42,6 +43,8 @@ class Claim:
         self.keep = max(1, keep)
         self.dropped: list[CommitRef] = []
         """Commits of this epoch that later summaries do not name any more: what ``collect`` may remove of this epoch."""
+        self.passed_over = tuple(passed_over)
+        """Damaged entries of the log that this claim was made without."""
         self._clock = clock
         self._patience = patience or Patience()
         self._lock = threading.RLock()
@@ -120,7 +123,7 @@ class Claim:
                 raise SpotburstError(f"{self.store.uri}/{self.run}: this attempt has ended; no {kind.value} can follow")
             seq, when = self.entry.seq + 1, self._clock()
             entry = Entry(seq, kind, self.epoch, self.writer, when, summary(seq, when), body)
-            found = decided_put(self.store, paths.log_key(self.run, seq), encode_entry(entry), self._patience)
+            found = decided_put(self.store, paths.log_key(self.run, seq), encode_entry(entry, self.run), self._patience)
             if found is None:
                 self._adopt(entry)
                 return entry
@@ -130,7 +133,7 @@ class Claim:
         """An entry that stands where our next one should: a newer claim, or one of our own whose put was given up and landed late."""
         where = f"{self.store.uri}/{paths.log_key(self.run, seq)}"
         try:
-            entry = decode_entry(data, where, seq)
+            entry = decode_entry(data, where, seq, self.run)
         except Damaged as error:
             # Not ours, since ours is known byte for byte; so it can't be told who holds the run, and going on is not safe.
             self._fenced = Fenced(

@@ -17,7 +17,7 @@ from typing import Any, NoReturn
 from job_wrapper.errors import Damaged, NewerFormat, SpotburstError
 from job_wrapper.store.checksum import PREFIX, checksum, is_checksum
 from job_wrapper.store.io_types import FORMAT, CommitRef, Entry, Kind, ObjectRef, Summary, Writer
-from job_wrapper.store.paths import MAX_SEQ, check_key
+from job_wrapper.store.paths import MAX_SEQ, check_key, short
 
 _SEAL = b',"checksum":"' + PREFIX.encode()
 _SEAL_LENGTH = len(_SEAL) + 32 + len(b'"}')
@@ -47,7 +47,7 @@ def unseal(data: bytes, type_name: str, where: str) -> dict[str, Any]:
         raise Damaged(f"{where}: damaged: not a JSON object")
     _check_format(obj, where)
     if obj.get("type") != type_name:
-        raise Damaged(f"{where}: not a spotburst {type_name} but {obj.get('type')!r}")
+        raise Damaged(f"{where}: not a spotburst {type_name} but {short(obj.get('type'))}")
     return obj
 
 
@@ -76,10 +76,10 @@ def _check_format(obj: dict[str, Any], where: str) -> None:
     version = obj.get("format")
     if isinstance(version, int) and not isinstance(version, bool) and version > FORMAT:
         raise NewerFormat(
-            f"{where}: written in format {version} by a newer spotburst; this one reads up to format {FORMAT}. Update spotburst here"
+            f"{where}: written in format {short(version)} by a newer spotburst; this one reads up to format {FORMAT}. Update spotburst here"
         )
     if version != FORMAT or isinstance(version, bool):
-        raise Damaged(f"{where}: damaged: unknown format {version!r}")
+        raise Damaged(f"{where}: damaged: unknown format {short(version)}")
 
 
 class Fields:
@@ -92,7 +92,7 @@ class Fields:
 
     def _bad(self, name: str) -> Damaged:
         place = f"{self._field}.{name}" if self._field else name
-        return Damaged(f"{self._where}: damaged: {place} is {self._obj.get(name)!r}")
+        return Damaged(f"{self._where}: damaged: {place} is {short(self._obj.get(name))}")
 
     def integer(self, name: str, low: int = 0, high: int = 1 << 62) -> int:
         """A whole number from ``low`` to ``high``."""
@@ -156,17 +156,22 @@ def decode_ref(obj: Any, where: str, field: str = "manifest") -> ObjectRef:
     fields = Fields(obj, where, field)
     digest = fields.text("checksum")
     if not is_checksum(digest):
-        raise Damaged(f"{where}: damaged: {field}.checksum is {digest!r}")
+        raise Damaged(f"{where}: damaged: {field}.checksum is {short(digest)}")
     return ObjectRef(check_key(fields.text("key"), where), fields.integer("length"), digest)
 
 
-def encode_entry(entry: Entry) -> bytes:
-    """A log entry as stored bytes. Raises ``SpotburstError`` if its body is not JSON or makes it larger than 1 MiB."""
+def encode_entry(entry: Entry, run: str = "") -> bytes:
+    """A log entry of ``run`` as stored bytes.
+
+    Raises ``SpotburstError`` if its body is not JSON or makes it larger than 1 MiB, or if it could not be read again: an entry that
+    can't be read would end its run.
+    """
     writer, summary = entry.writer, entry.summary
     try:
         data = seal(
             "entry",
             {
+                "run": run,
                 "seq": entry.seq,
                 "kind": entry.kind.value,
                 "epoch": entry.epoch,
@@ -206,18 +211,25 @@ def encode_entry(entry: Entry) -> bytes:
         ) from error
     if len(data) > MAX_ENTRY:
         raise SpotburstError(f"log entry {entry.seq} ({entry.kind.value}): {len(data)} bytes are more than {MAX_ENTRY}")
+    try:
+        decode_entry(data, "what is to be written", entry.seq, run)
+    except Damaged as error:
+        raise SpotburstError(f"log entry {entry.seq} ({entry.kind.value}): can't be written: {error}") from error
     return data
 
 
-def decode_entry(data: bytes, where: str, seq: int | None = None) -> Entry:
-    """A log entry from stored bytes. ``seq``: the number that its key gives it. Raises ``Damaged`` or ``NewerFormat``."""
+def decode_entry(data: bytes, where: str, seq: int | None = None, run: str = "") -> Entry:
+    """A log entry from stored bytes. ``seq`` and ``run``: what its key says that it is. Raises ``Damaged`` or ``NewerFormat``."""
     fields = Fields(unseal(data, "entry", where), where)
+    theirs = fields.optional_text("run")  # entries of earlier versions do not say it
+    if run and theirs and theirs != run:
+        raise Damaged(f"{where}: damaged: it holds an entry of run {short(theirs)}")
     number = fields.integer("seq", 0, MAX_SEQ)
     if seq is not None and number != seq:
         raise Damaged(f"{where}: damaged: it holds entry {number}, another one's content")
     kind = fields.text("kind")
     if kind not in {k.value for k in Kind}:
-        raise Damaged(f"{where}: damaged: unknown kind {kind!r}")
+        raise Damaged(f"{where}: damaged: unknown kind {short(kind)}")
     w = fields.sub("writer")
     return Entry(
         seq=number,
@@ -240,8 +252,8 @@ def decode_entry(data: bytes, where: str, seq: int | None = None) -> Entry:
 def _decode_summary(fields: Fields, where: str) -> Summary:
     failed: dict[int, int] = {}
     for key, count in fields.mapping("failed_restores").items():
-        if not key.isascii() or not key.isdigit() or not isinstance(count, int) or count < 0:
-            raise Damaged(f"{where}: damaged: summary.failed_restores has {key!r}: {count!r}")
+        if not key.isascii() or not key.isdigit() or type(count) is not int or count < 0 or len(key) > 8:
+            raise Damaged(f"{where}: damaged: summary.failed_restores has {short(key)}: {short(count)}")
         failed[int(key)] = count
     commits = []
     for obj in fields.items("commits"):

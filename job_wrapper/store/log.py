@@ -6,14 +6,16 @@ import time
 from collections.abc import Callable, Mapping, Sequence
 from dataclasses import replace
 from functools import partial
-from typing import Any
+from typing import Any, TypeVar
 
-from job_wrapper.errors import Damaged, ExitCode, ObjectMissing, RunHeld, SpotburstError, StoreRefused
+from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.codec import decode_entry, encode_entry, seal, unseal
 from job_wrapper.store.decided_put import Patience, decided_put, patiently
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Summary, Writer
+
+_T = TypeVar("_T")
 
 MAX_CONFLICTS = 1000
 """Conflicts in a row at one claim before it gives up: a log can't grow by that much while it is being read."""
@@ -53,7 +55,10 @@ class RunLog:
 
     def read(self, seq: int) -> Entry:
         """One entry. Raises ``ObjectMissing``, ``Damaged``, ``NewerFormat``, ``StoreError``."""
-        return decode_entry(self.store.get(paths.log_key(self.run, seq)), self._where(seq), seq)
+        return self._decode(self.store.get(paths.log_key(self.run, seq)), seq)
+
+    def _decode(self, data: bytes, seq: int) -> Entry:
+        return decode_entry(data, self._where(seq), seq, self.run)
 
     def tail(self) -> Entry | None:
         """The newest entry, which tells the whole state; None for a run that never started. One listing and one read.
@@ -63,26 +68,54 @@ class RunLog:
         seqs = self.seqs()
         return self.read(seqs[-1]) if seqs else None
 
+    def newest(self) -> tuple[Entry | None, list[Damaged]]:
+        """The newest entry that can be read, and what is wrong with those after it: for whoever claims the run without them.
+
+        Where some are damaged, the entry stands in for all up to the last (see ``stand_in``). Raises ``Damaged`` where nothing can be
+        read or an entry is missing, ``NewerFormat`` (a newer spotburst is at work on this run), and as ``read``.
+        """
+        seqs = self.seqs()
+        self._refuse_holes(seqs)
+        damaged: list[Damaged] = []
+        for seq in reversed(seqs):
+            try:
+                entry = self.read(seq)
+            except NewerFormat:
+                raise
+            except Damaged as error:
+                damaged.append(error)
+                continue
+            return (stand_in(entry, seqs[-1]) if damaged else entry), damaged
+        if damaged:
+            raise damaged[-1]
+        return None, []
+
+    def _refuse_holes(self, seqs: Sequence[int]) -> None:
+        """A missing entry would let in a writer that believes in its number. Raises ``Damaged`` naming it."""
+        present = set(seqs)
+        for seq in range(seqs[-1] + 1 if seqs else 0):
+            if seq not in present:
+                try:
+                    self.store.get(paths.log_key(self.run, seq))  # a listing may lag
+                except ObjectMissing:
+                    raise Damaged(
+                        f"{self._where(seq)}: this log entry is missing, though a later one is there; entries are never deleted. "
+                        "Put it back from a copy, or begin another run (--name, --run)"
+                    ) from None
+
     def entries(self) -> list[Entry]:
         """The whole log, oldest first. Raises ``Damaged`` for a damaged or a missing entry, naming its key."""
         seqs = self.seqs()
-        if not seqs:
-            return []
-        present = set(seqs)
-        for seq in range(seqs[-1] + 1):
-            if seq not in present:
-                raise Damaged(
-                    f"{self._where(seq)}: this log entry is missing, though a later one is there; entries are never deleted"
-                )
-        return self._read_many(seqs)
+        self._refuse_holes(seqs)
+        return _each(self.read, seqs)
 
-    def _read_many(self, seqs: Sequence[int]) -> list[Entry]:
-        if len(seqs) < 8:
-            return [self.read(seq) for seq in seqs]
-        from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
-
-        with ThreadPoolExecutor(8, "spotburst-log") as pool:
-            return list(pool.map(self.read, seqs))
+    def _readable(self, seq: int) -> Entry | None:
+        try:
+            return self.read(seq)
+        except NewerFormat:
+            raise
+        except Damaged:
+            return None
 
     def claim(
         self,
@@ -100,14 +133,23 @@ class RunLog:
         ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Without ``bounded``
         attempts that made no commit are not counted: none is expected of them. Raises ``RunFinished``,
         ``RunHeld``, and the store's errors; after ``StoreError`` the same process may call again.
+
+        Damaged entries at the log's end are passed over (``Claim.passed_over``): the run goes on from the newest commit that is known
+        without them. Who is to be refused is then only known as far as the others tell; that older holders are fenced is not in doubt.
         """
         patiently(partial(self._point, writer), self._patience)
-        last = patiently(self.tail, self._patience)
-        history: list[Entry] = []
+        last, damaged = patiently(self.newest, self._patience)
+        history: list[Entry | None] = []
+
+        def held(entry: Entry) -> Claim:
+            return Claim(
+                self.store, self.run, entry, keep=keep, clock=self._clock, patience=self._patience, passed_over=damaged
+            )
+
         for _ in range(MAX_CONFLICTS):
             if last is not None:
-                if self._already_ours(last, writer):
-                    return Claim(self.store, self.run, last, keep=keep, clock=self._clock, patience=self._patience)
+                if not damaged and self._already_ours(last, writer):
+                    return held(last)
                 self._refuse(last, writer, alive, history)
             entry = Entry(
                 seq=last.seq + 1 if last else 0,
@@ -116,13 +158,21 @@ class RunLog:
                 writer=writer,
                 time=self._clock(),
                 summary=claim_summary(last, writer, command_digest, bounded=bounded),
-                body=dict(body or {}),
+                body={**(body or {}), **({"damaged": [str(error)[:500] for error in damaged]} if damaged else {})},
             )
             key = paths.log_key(self.run, entry.seq)
-            found = decided_put(self.store, key, encode_entry(entry), self._patience)
+            found = decided_put(self.store, key, encode_entry(entry, self.run), self._patience)
             if found is None:
-                return Claim(self.store, self.run, entry, keep=keep, clock=self._clock, patience=self._patience)
-            last = decode_entry(found, self._where(entry.seq), entry.seq)
+                return held(entry)
+            try:
+                last = self._decode(found, entry.seq)
+            except NewerFormat:
+                raise
+            except Damaged as error:
+                if last is None:
+                    raise
+                damaged.append(error)
+                last = stand_in(last, entry.seq)
         raise StoreRefused(
             f"{self.store.uri}/{self.run}: the log grew {MAX_CONFLICTS} times while this attempt tried to claim the run"
         )
@@ -142,7 +192,7 @@ class RunLog:
         """Whether the newest entry is a claim that this very process made without learning of it (a put that landed late)."""
         return last.kind is Kind.CLAIM and last.writer == writer
 
-    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool], history: list[Entry]) -> None:
+    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool], history: list[Entry | None]) -> None:
         """Raise if ``writer`` may not claim after ``last``. ``history``: entries read by earlier calls, to which this adds."""
         where = f"{self.store.uri}/{self.run}"
         if last.summary.ended == 0:
@@ -150,9 +200,9 @@ class RunLog:
         held = refusal(last, writer)
         if held is None and last.writer.job_id != writer.job_id:
             # The newest entry does not tell what this job did before another one took over: read on. Rare, and only once a claim.
-            history += self._read_many(range(len(history), last.seq))
+            history += _each(self._readable, range(len(history), last.seq))
             for entry in history:
-                if entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
+                if entry is not None and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
                     held = held or refusal(entry, writer)
             if held is None and last.kind is not Kind.END and alive(last.writer.job_id):
                 held = (
@@ -161,6 +211,25 @@ class RunLog:
                 )
         if held is not None:
             raise RunHeld(f"{where}: {held}")
+
+
+def _each(read: Callable[[int], _T], seqs: Sequence[int]) -> list[_T]:
+    if len(seqs) < 8:
+        return [read(seq) for seq in seqs]
+    from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
+
+    with ThreadPoolExecutor(8, "spotburst-log") as pool:
+        return list(pool.map(read, seqs))
+
+
+def stand_in(entry: Entry, seq: int) -> Entry:
+    """``entry``, for itself and for the unreadable ones after it up to ``seq``: with the highest epoch that those can have. Pure.
+
+    A claim is one above the entry before it, so each entry raises the epoch by one at most. What is claimed after this is above all
+    of them, and whoever wrote them finds it where his next entry should go.
+    """
+    epoch = entry.summary.epoch + seq - entry.seq
+    return replace(entry, seq=seq, summary=replace(entry.summary, epoch=epoch))
 
 
 def refusal(last: Entry, writer: Writer) -> str | None:
@@ -212,7 +281,9 @@ def find_runs(store: ObjectStore, cluster: str, job_id: str) -> list[str]:
     runs = []
     for info in store.list(paths.job_pointer(cluster, job_id, "")):
         run = unseal(store.get(info.key), "pointer", f"{store.uri}/{info.key}").get("run")
-        if not isinstance(run, str):
-            raise Damaged(f"{store.uri}/{info.key}: damaged: run is {run!r}")
-        runs.append(paths.check_key(run, f"{store.uri}/{info.key}"))
+        if not isinstance(run, str) or not paths.is_run(run) or paths.pointer_of_run(run, job_id) != info.key:
+            raise Damaged(
+                f"{store.uri}/{info.key}: damaged: it points to {paths.short(run)}, which is no run of that name"
+            )
+        runs.append(run)
     return runs

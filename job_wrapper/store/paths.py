@@ -18,6 +18,15 @@ PROOF_KEY = ".spotburst/store.json"
 PROBE_PREFIX = ".spotburst/probe/"
 
 
+def short(value: object) -> str:
+    """A stored value for an error's text: it may be anything, of any depth and length."""
+    try:
+        text = repr(value)
+    except (RecursionError, ValueError):  # nested too deep; a number with too many digits
+        text = f"a {type(value).__name__}"
+    return text if len(text) <= 100 else text[:100] + "…"
+
+
 def is_key(key: object) -> bool:
     """Whether ``key`` may name an object: relative, ``/``-separated, no empty, ``.`` or ``..`` segment, plain ASCII.
 
@@ -29,7 +38,7 @@ def is_key(key: object) -> bool:
 def check_key(key: str, where: str) -> str:
     """``key`` itself if it is allowed. Raises ``Damaged`` naming ``where`` it was read from."""
     if not is_key(key):
-        raise Damaged(f"{where}: {key!r} is not a name that spotburst gives to a stored object")
+        raise Damaged(f"{where}: {short(key)} is not a name that spotburst gives to a stored object")
     return key
 
 
@@ -48,6 +57,12 @@ def run_path(cluster: str, job: str, name: str = "main") -> str:
     if job == "jobs":
         raise UsageError("run name 'jobs': this name is taken for spotburst's own use; choose another with --run")
     return f"{cluster}/{check_name(job, 'run name')}/{check_name(name, 'name')}"
+
+
+def is_run(text: str) -> bool:
+    """Whether ``text`` is a run's path as ``run_path`` makes it."""
+    steps = text.split("/")
+    return len(steps) == 3 and all(_NAME.match(step) for step in steps)
 
 
 def job_pointer(cluster: str, job_id: str, name: str) -> str:

@@ -2,9 +2,11 @@
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Mapping
 
+from job_wrapper.store.checksum import checksum
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.decided_put import Patience
 from job_wrapper.store.io_types import Entry, ObjectRef, ObjectStore, Part, Writer
@@ -45,3 +47,12 @@ def load(store: ObjectStore, manifest: ObjectRef) -> dict[str, bytes]:
 
 def load_part(store: ObjectStore, manifest: ObjectRef) -> Part:
     return read_part(store, read_manifest(store, manifest).parts["rank-0"])
+
+
+def reseal(data: bytes, **changes: object) -> bytes:
+    """The same stored object with other fields, its seal right again: not damage, but foreign or hostile."""
+    obj = json.loads(data)
+    del obj["checksum"]
+    obj.update(changes)
+    content = json.dumps(obj, separators=(",", ":")).encode()[:-1]
+    return content + f',"checksum":"{checksum(content)}"}}'.encode()

@@ -27,6 +27,7 @@ LOG = log_prefix(RUN)
 Request = tuple[str, str, bytes]
 """Kind, key or prefix, data."""
 ERROR, MISSING = "error", "missing"
+SPOILT = b"a damaged entry"
 
 
 class Asks(BaseException):
@@ -126,7 +127,7 @@ class Teller:
             except StoreError:
                 continue
             entry: Entry = getattr(result, "entry", result)
-            self.acknowledged.append((log_key(RUN, entry.seq), encode_entry(entry)))
+            self.acknowledged.append((log_key(RUN, entry.seq), encode_entry(entry, RUN)))
             return result
         return None
 
@@ -179,11 +180,12 @@ class Explorer:
         private: bool = True,
         overwrites: bool = False,
         prunes: bool = False,
+        spoils: bool = False,
     ) -> None:
         self.lives = [Life(program, private=private) for program in programs]
         self._check = check
         self._faults = faults
-        self._overwrites, self._prunes = overwrites, prunes
+        self._overwrites, self._prunes, self._spoils = overwrites, prunes, spoils
         self._numbers: dict[Objects, int] = {}
         self._objects: list[dict[str, bytes]] = []
         self.states = 0
@@ -272,6 +274,11 @@ class Explorer:
                 rest = {k: v for k, v in objects.items() if k != key}
                 yield f"{key} is pruned", (self._number(rest, False), on_way, places, faults - 1)
 
+        if self._spoils and faults:
+            for key in objects:
+                if key.startswith(LOG) and objects[key] != SPOILT:
+                    yield f"{key} is spoilt", (self._number({**objects, key: SPOILT}), on_way, places, faults - 1)
+
     def _outcomes(
         self, request: Request, objects: dict[str, bytes], late: dict[str, bytes], faulty: bool
     ) -> Iterator[tuple[str, Any, dict[str, bytes], dict[str, bytes]]]:
@@ -310,6 +317,7 @@ class Explorer:
     def _believes(self, node: Node, objects: dict[str, bytes]) -> None:
         """What a writer was told is so."""
         for key, data in node.acknowledged:
-            assert objects.get(key) == data or (self._prunes and key not in objects), f"acknowledged {key} was lost"
+            stands = objects.get(key, b"" if not self._prunes else data)
+            assert stands == data or (self._spoils and stands == SPOILT), f"acknowledged {key} was lost"
         for key, data in node.denied:
             assert objects.get(key) != data, f"{key} stands in the log, but its writer was told otherwise"

@@ -29,7 +29,7 @@ from job_wrapper.store.log import RunLog
 from job_wrapper.store.read import read_manifest
 from job_wrapper.store.retention import collect
 from tests.store.checkpoints import RUN
-from tests.store.explore import LOG, Explorer, Program, Teller
+from tests.store.explore import LOG, SPOILT, Explorer, Program, Teller
 from tests.store.history import check_log
 
 FAULTS = int(os.environ.get("SPOTBURST_MODEL_FAULTS", "1"))
@@ -188,6 +188,32 @@ def walk(explorer: Explorer) -> None:
         raise AssertionError("\n".join([*explorer.trace, str(error)])) from error
 
 
+def fencing_holds(objects: dict[str, bytes]) -> None:
+    """As far as entries can be read: no epoch after a higher one, each claimed once, and no commit forgotten that is not spoilt."""
+    holders: dict[int, str] = {}
+    highest, newest = 0, None
+    keys = sorted(key for key in objects if key.startswith(LOG))
+    for seq, key in enumerate(keys):
+        if objects[key] == SPOILT:
+            continue
+        entry = decode_entry(objects[key], key, seq, RUN)
+        assert entry.epoch > highest if entry.kind is Kind.CLAIM else entry.epoch >= highest, (
+            f"{key} is of an older epoch"
+        )
+        assert holders.setdefault(entry.epoch, entry.writer.nonce) == entry.writer.nonce, "two holders of one epoch"
+        highest = entry.epoch
+        newest = entry.seq if entry.kind is Kind.COMMIT else newest
+        assert newest is None or newest in {c.seq for c in entry.summary.commits}, "a commit was forgotten"
+
+
+def two_attempts_and_damage() -> Explorer:
+    """Any entry of the log may turn out unreadable at any time: newer claims fence older holders all the same."""
+    return Explorer([program(0, "c"), program(1, "c"), program(2, "c")], fencing_holds, faults=FAULTS, spoils=True)
+
+
+SCENES.append(two_attempts_and_damage)
+
+
 @pytest.mark.parametrize("scene", SCENES)
 def test_no_interleaving_breaks_a_promise(scene: Scene) -> None:
     explorer = scene()
@@ -248,7 +274,7 @@ WRONG: dict[str, tuple[list[Mutation], Scene, str]] = {
         [(claim_module, "decided_put", _lost_is_done)], two_attempts, "was lost"),
     "lets any attempt claim": ([(log_module, "refusal", lambda *_: None)], three_attempts, "not newer than one before it"),
     "lets a finished run be claimed": ([(RunLog, "_refuse", _never_finished)], two_jobs, "ended successfully was claimed"),
-    "claims without a new epoch": ([(log_module, "claim_summary", _same_epoch)], two_attempts, "followed by one of epoch"),
+    "claims without a new epoch": ([(log_module, "claim_summary", _same_epoch)], two_attempts, "summary of entry"),
     "deletes what a successor writes": ([(paths, "epoch_of", lambda run, key: 0)], with_retention, "is not there|is gone"),
     "deletes packs that are needed": ([(retention, "names", _forgets_packs)], with_retention, "data of commit"),
 }  # fmt: skip
