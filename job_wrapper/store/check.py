@@ -13,7 +13,8 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import PROBE_PREFIX
-from job_wrapper.store.probe import StoreReport, prove, refusal
+from job_wrapper.store.probe import Proof, StoreReport, mark, prove, refusal
+from job_wrapper.store.race import race_processes
 from job_wrapper.store.read import verify_checkpoint
 from job_wrapper.store.write import PartWriter, write_manifest
 
@@ -26,11 +27,13 @@ def check_store(uri: str, endpoint_url: str = "", *, size: int = BYTES) -> Store
     """Prove the promises of the store at ``uri`` by trying, then measure it with ``size`` bytes.
 
     Never raises for a store that is refused or can't be reached: ``safe`` is False and ``verdict`` tells why and what to do.
-    Leaves nothing behind.
+    Leaves nothing behind but the mark of a store that is safe.
     """
     try:
         store = open_store(uri, endpoint_url=endpoint_url, prove=False, create=True)
         proofs = tuple(prove(store, rounds=ROUNDS))
+        if all(proof.kept for proof in proofs):
+            proofs += (_raced_by_processes(store, uri, endpoint_url),)
     except StoreError as error:
         return StoreReport(uri, False, str(error))
     broken = [proof for proof in proofs if not proof.kept]
@@ -38,9 +41,20 @@ def check_store(uri: str, endpoint_url: str = "", *, size: int = BYTES) -> Store
         return StoreReport(uri, False, str(refusal(store, broken[0])), proofs)
     report = StoreReport(uri, True, f"{uri}: safe for checkpoints", proofs)
     try:
-        return _measured(store, report, size)
+        report = _measured(store, report, size)
+        mark(store)
+        return report
     except StoreError as error:
         return replace(report, safe=False, verdict=f"{uri}: keeps its promises, but failed under load: {error}")
+
+
+def _raced_by_processes(store: ObjectStore, uri: str, endpoint_url: str) -> Proof:
+    prefix = f"{PROBE_PREFIX}{os.urandom(8).hex()}/"
+    try:
+        return race_processes(store, uri, endpoint_url, prefix, ROUNDS)
+    finally:
+        with contextlib.suppress(StoreError):
+            store.delete([info.key for info in store.list(prefix)])
 
 
 def _measured(store: ObjectStore, report: StoreReport, size: int) -> StoreReport:

@@ -61,15 +61,20 @@ def ensure_proved(store: ObjectStore) -> None:
     for proof in prove(store):
         if not proof.kept:
             raise refusal(store, proof)
+    mark(store)
+
+
+def mark(store: ObjectStore) -> None:
+    """Say in the store itself that it was proved."""
     store.put(PROOF_KEY, seal("proof", {"time": time.time(), "racers": RACERS, "rounds": ROUNDS}))
 
 
 def refusal(store: ObjectStore, proof: Proof) -> StoreRefused:
     """The error for a promise that was not kept."""
     return StoreRefused(
-        f"{store.uri}: this store is not safe for checkpoints: {proof.name} is not kept: {proof.detail}. "
+        f"{store.uri}: refused, because {proof.name} is not kept: {proof.detail}. "
         "A lost attempt could overwrite what its successor does. Use a store that keeps it, such as a shared POSIX file system, "
-        "AWS S3 or an S3 server that honours If-None-Match"
+        "AWS S3, Google Cloud Storage, Azure Blob Storage, or an S3 server that honours If-None-Match"
     )
 
 

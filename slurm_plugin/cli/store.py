@@ -30,7 +30,7 @@ def check(
     config: ConfigOption = None,
     json: JsonOption = False,
 ) -> None:
-    """Prove by trying that a store is safe for checkpoints, and measure it. Leaves nothing behind."""
+    """Prove by trying that a store is safe for checkpoints, and measure it. Leaves nothing behind but the mark of a safe store."""
     if uri is None:
         known = settings(config)
         node = load_node_config()

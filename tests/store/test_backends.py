@@ -1,4 +1,4 @@
-"""What every backend promises (``ObjectStore``), on a real file system and a real S3 server."""
+"""What every backend promises (``ObjectStore``), on a real file system and a server of every kind."""
 
 from __future__ import annotations
 
@@ -78,11 +78,13 @@ def test_listing_is_by_prefix_and_in_key_order(store: ObjectStore) -> None:
     assert list(store.list("nothing/")) == []
 
 
-def test_more_objects_than_a_page_of_a_listing(store: ObjectStore) -> None:
+def test_more_objects_than_a_page_of_a_listing_and_a_request_to_delete(store: ObjectStore) -> None:
+    # Azure lists 5000 a page, too many for a test, and deletes 256 in one request.
+    count = 300 if store.uri.startswith("az:") else 1100
     with ThreadPoolExecutor(8) as pool:
-        list(pool.map(lambda n: store.put(f"many/{n:05d}", b""), range(1100)))
-    assert [i.key for i in store.list("many/")] == [f"many/{n:05d}" for n in range(1100)]
-    store.delete([f"many/{n:05d}" for n in range(1100)])
+        list(pool.map(lambda n: store.put(f"many/{n:05d}", b""), range(count)))
+    assert [i.key for i in store.list("many/")] == [f"many/{n:05d}" for n in range(count)]
+    store.delete([f"many/{n:05d}" for n in range(count)])
     assert list(store.list("many/")) == []
 
 
@@ -108,12 +110,12 @@ def test_first_use_proves_the_store_and_leaves_only_the_mark(uri: str) -> None:
     assert [i.key for i in store.list("")] == [".spotburst/store.json"]
 
 
-def test_check_reports_and_leaves_nothing(uri: str) -> None:
+def test_check_reports_and_leaves_only_the_mark(uri: str) -> None:
     report = check_store(uri, size=32 << 20)
     assert report.safe, report.verdict
-    assert [p.kept for p in report.proofs] == [True] * 5
+    assert [p.kept for p in report.proofs] == [True] * 6
     assert report.write_speed > 0 and report.read_speed > 0 and report.measured_bytes >= 32 << 20
-    assert list(open_store(uri, prove=False, create=True).list("")) == []
+    assert [i.key for i in open_store(uri, prove=False).list("")] == [".spotburst/store.json"]
 
 
 @pytest.mark.s3

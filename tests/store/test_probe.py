@@ -27,7 +27,7 @@ from tests.store.faulty import (
     ],
 )
 def test_broken_promise_is_named(store: MemoryStore, promise: str) -> None:
-    with pytest.raises(StoreRefused, match=f"memory://test: this store is not safe for checkpoints: {promise}"):
+    with pytest.raises(StoreRefused, match=f"memory://test: refused, because {promise}"):
         ensure_proved(store)
     assert ".spotburst/store.json" not in store.objects
 
