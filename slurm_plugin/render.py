@@ -6,8 +6,10 @@ What differs between Slurm's versions is decided here and nowhere else; each bra
 from __future__ import annotations
 
 import base64
+import json
 import re
 import sys
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -240,6 +242,25 @@ def cloud_init(node: str, node_config: NodeConfig, agent_unit: str) -> str:
         node_json_base64=_base64(node_config.to_json()),
         agent_unit_base64=_base64(agent_unit),
     )
+
+
+def shared_cloud_init(node_json: str, agent_unit: str) -> str:
+    """User data for all machines of a nodeset: each learns its name from its own tags (``name-node.py``).
+
+    ``node_json``: node.json without what belongs to one node.
+    """
+    return _render(
+        "cloud-init-shared.yaml.j2",
+        node_json_base64=_base64(node_json),
+        name_node_base64=_base64((template_folder() / "name-node.py").read_text(encoding="utf-8")),
+        agent_unit_base64=_base64(agent_unit),
+    )
+
+
+def gcp_startup(node_config: Mapping[str, Any], agent_unit: str) -> str:
+    """Start-up script of machines that are made together on Compute Engine: each fills in its own name for the node's."""
+    text = json.dumps({**node_config, "node": "@NODE@"}, sort_keys=True)
+    return _render("gcp-startup.sh.j2", node_json_base64=_base64(text), agent_unit_base64=_base64(agent_unit))
 
 
 def node_config(

@@ -1,0 +1,81 @@
+"""EC2's error codes, sorted. Source: Amazon EC2 API Reference, "Error codes", and CreateFleet's ``Errors``."""
+
+from __future__ import annotations
+
+import re
+
+from slurm_plugin.cloud.provider import RefusalKind, Refused
+from slurm_plugin.cloud.refusals import Codes
+
+THROTTLES = frozenset(
+    {"RequestLimitExceeded", "Throttling", "ThrottlingException", "EC2ThrottledException", "RequestThrottled"}
+)
+UNKNOWN_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+NO_ANSWER = "NoAnswer"
+"""Our own code for a call whose answer never came: it may have taken effect."""
+EMPTY = "EmptyFleet"
+"""Our own code for an answer with neither instances nor errors."""
+
+CODES = Codes.of(
+    no_capacity=[
+        "InsufficientCapacity",
+        "InsufficientCapacityOnHost",
+        "InsufficientFreeAddressesInSubnet",
+        "InsufficientHostCapacity",
+        "InsufficientInstanceCapacity",
+        "InsufficientReservedInstanceCapacity",
+        "ReservationCapacityExceeded",
+        "UnfulfillableCapacity",
+        "Unsupported",  # the type is not in this zone
+        EMPTY,
+    ],
+    quota=["InstanceLimitExceeded", "MaxSpotInstanceCountExceeded", "VcpuLimitExceeded", "VolumeLimitExceeded"],
+    price=["SpotMaxPriceTooLow"],
+    try_later=[
+        *THROTTLES,
+        "InternalError",
+        "InternalFailure",
+        "RequestTimeout",
+        "ServerInternal",
+        "ServiceUnavailable",
+        "Unavailable",
+        NO_ANSWER,
+    ],
+    mistake=["AuthFailure", "IdempotentParameterMismatch", "InvalidAMIID.NotFound", "UnauthorizedOperation"],
+)
+_TELLING = (
+    RefusalKind.MISTAKE,
+    RefusalKind.QUOTA,
+    RefusalKind.TRY_LATER,
+    RefusalKind.PRICE,
+    RefusalKind.NO_CAPACITY,
+)
+"""Of a fleet's several errors the first of these is told. One that was put off comes before those that were refused: not all was tried."""
+
+
+class ApiError(Exception):
+    """EC2 answered with an error, in its own code and words."""
+
+    def __init__(self, code: str, text: str, status: int | None = None) -> None:
+        super().__init__(f"{code}: {text}")
+        self.code, self.text, self.status = code, text, status
+
+    @property
+    def kind(self) -> RefusalKind:
+        """What it means."""
+        return CODES.kind(self.code, self.status)
+
+    def refuse(self, launch_id: str) -> Refused:
+        """The refusal of one launch."""
+        # "You have requested more vCPU capacity than your current vCPU limit of 0 allows …"
+        nothing = re.search(r"\blimit of 0\b", self.text) is not None
+        return CODES.refuse(
+            launch_id, self.code, self.text, self.status, permanent=nothing and self.kind is RefusalKind.QUOTA
+        )
+
+
+def most_telling(errors: list[ApiError]) -> ApiError:
+    """The error that says best why a fleet did not come; an answer without any counts as no capacity."""
+    if not errors:
+        return ApiError(EMPTY, "the fleet call succeeded, with no instances and no errors in its answer")
+    return min(errors, key=lambda error: _TELLING.index(error.kind))

@@ -1,0 +1,85 @@
+"""How the machines of one fleet learn which node each is.
+
+All instances of a CreateFleet call get the same tags, and CreateTags sets the same tags on up to 1,000 instances: a name for each would
+be a call for each, at 10 calls a second. So the fleet's tags carry the list of nodes, and each instance gets its place in that list, one tag a
+decimal digit: ten calls a digit, whatever the number of machines. A fleet of one bears its node's name from the start. The node puts
+its name together from its metadata (templates/name-node.py), the listing from its tags.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from ClusterShell.RangeSet import RangeSet
+
+from slurm_plugin.cloud import launch_ids, tags
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.slurm.hostlist import expand, fold
+
+PROVIDER = tags.PREFIX + "provider"
+BATCH = tags.PREFIX + "batch"
+"""Base launch id of the batch."""
+FLEET = tags.PREFIX + "fleet"
+"""Token of the fleet, a batch may have several."""
+NODES = tags.PREFIX + "nodes-"
+"""Hostlist of the fleet's nodes in order, in pieces: nodes-0, nodes-1, …"""
+NUMBERS = tags.PREFIX + "numbers"
+"""Their numbers in the batch, where they are not 0, 1, 2, …"""
+DIGITS = tags.PREFIX + "digits"
+"""How many digits a place has."""
+DIGIT = tags.PREFIX + "digit-"
+"""digit-0 is the last one."""
+LONGEST_VALUE = 256
+
+
+def fleet_tags(common: Mapping[str, str], base: str, token: str, members: Sequence[tuple[str, str]]) -> dict[str, str]:
+    """Tags of all instances of a fleet. ``members``: launch id and node, in order."""
+    found = {**common, BATCH: base, FLEET: token}
+    if len(members) == 1:
+        [(launch_id, node)] = members
+        return {**found, tags.LAUNCH: launch_id, tags.NODE: node}
+    nodes = [node for _, node in members]
+    text = fold(nodes)
+    if list(expand(text)) != nodes:
+        text = ",".join(nodes)
+    pieces = [text[i : i + LONGEST_VALUE] for i in range(0, len(text), LONGEST_VALUE)]
+    found |= {f"{NODES}{i}": piece for i, piece in enumerate(pieces)}
+    numbers = [launch_ids.index_of(launch_id) for launch_id, _ in members]
+    if numbers != list(range(len(numbers))):
+        found[NUMBERS] = str(RangeSet.fromlist(map(str, numbers)))
+    found[DIGITS] = str(len(str(len(members) - 1)))
+    return found
+
+
+def place_tags(
+    members: Sequence[tuple[str, str]], instances: Mapping[str, str]
+) -> list[tuple[list[str], dict[str, str]]]:
+    """The calls that tell each instance its place: instance ids and the tags they get. ``instances``: launch id to instance id."""
+    if len(members) == 1:
+        return []
+    calls: list[tuple[list[str], dict[str, str]]] = []
+    for digit in range(len(str(len(members) - 1))):
+        groups: dict[int, list[int]] = {}
+        for place, (launch_id, _) in enumerate(members):
+            if launch_id in instances:
+                groups.setdefault(place // 10**digit % 10, []).append(place)
+        for value, places in sorted(groups.items()):
+            given = {f"{DIGIT}{digit}": str(value)}
+            if len(members) <= 10:  # one instance a call: then people may read it too
+                given |= {tags.LAUNCH: members[places[0]][0], tags.NODE: members[places[0]][1]}
+            calls += [(piece, given) for piece in launch_ids.chunks([instances[members[p][0]] for p in places], 1000)]
+    return calls
+
+
+def read(found: Mapping[str, str]) -> tuple[str, str] | None:
+    """(launch id, node) as an instance's tags tell them; None while they do not."""
+    if found.get(tags.NODE) and found.get(tags.LAUNCH):
+        return found[tags.LAUNCH], found[tags.NODE]
+    try:
+        place = sum(int(found[f"{DIGIT}{d}"]) * 10**d for d in range(int(found[DIGITS])))
+        pieces = sorted((k for k in found if k.startswith(NODES)), key=lambda k: int(k.removeprefix(NODES)))
+        node = expand("".join(found[k] for k in pieces))[place]
+        numbers = [int(n) for n in RangeSet(found[NUMBERS])] if NUMBERS in found else None
+        return launch_ids.of(found[BATCH], numbers[place] if numbers else place), node
+    except (KeyError, ValueError, IndexError, ConfigError):
+        return None
