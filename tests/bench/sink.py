@@ -1,11 +1,17 @@
 """An S3 endpoint that takes everything and keeps nothing, so that only the client's work is measured.
 
-python -m tests.bench.sink    prints its port
+python -m tests.bench.sink [CERTIFICATE KEY]    prints its port; with a certificate it speaks TLS
 """
 
 from __future__ import annotations
 
+import ssl
+import subprocess
+import sys
+from collections.abc import Iterator
+from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from pathlib import Path
 
 _BUFFER = 1 << 20
 
@@ -14,9 +20,7 @@ class Handler(BaseHTTPRequestHandler):
     """Answers as a multipart upload needs it."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = (
-        True  # else each answer with a body waits 40 ms for the client's acknowledgement of its head
-    )
+    disable_nagle_algorithm = True  # else each answer with a body waits 40 ms for the client's acknowledgement of its head
 
     def _drain(self) -> None:
         buffer = memoryview(bytearray(_BUFFER))
@@ -55,7 +59,39 @@ class Handler(BaseHTTPRequestHandler):
         """Nothing."""
 
 
+@contextmanager
+def running(*certificate: Path) -> Iterator[str]:
+    """A sink in a process of its own; yields its endpoint. ``certificate`` and key, for TLS."""
+    command = [sys.executable, "-m", "tests.bench.sink", *map(str, certificate)]
+    with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sink:
+        try:
+            assert sink.stdout is not None
+            yield f"http{'s' if certificate else ''}://127.0.0.1:{int(sink.stdout.readline())}"
+        finally:
+            sink.kill()
+
+
+def certificates(folder: Path) -> tuple[Path, Path, Path]:
+    """An authority of our own, and a certificate for 127.0.0.1 and its key. Raises ``OSError`` where there is no openssl."""
+    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    names = [folder / name for name in ("ca.pem", "ca.key", "sink.pem", "sink.key")]
+    ca, ca_key, own, own_key = names
+    for command in (
+        [*new, "-subj", "/CN=bench", "-out", str(ca), "-keyout", str(ca_key)],
+        [
+            *new, "-subj", "/CN=sink", "-out", str(own), "-keyout", str(own_key), "-CA", str(ca), "-CAkey", str(ca_key),
+            "-addext", "subjectAltName=IP:127.0.0.1", "-addext", "basicConstraints=critical,CA:FALSE",
+        ],
+    ):  # fmt: skip
+        subprocess.run(command, check=True, capture_output=True)
+    return ca, own, own_key
+
+
 if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
+    if len(sys.argv) > 2:
+        context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
+        context.load_cert_chain(sys.argv[1], sys.argv[2])
+        server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_port, flush=True)
     server.serve_forever()

@@ -5,20 +5,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Line:
-    """``value`` and ``reference`` in seconds; ``bar`` is the highest ratio allowed, or None where there is none."""
+    """``value`` and ``reference`` in seconds (or in what ``text`` shows); ``bar`` is the highest ratio allowed, or None."""
 
     what: str
     value: float
     against: str
     reference: float
     bar: float | None
+    text: Callable[[float], str] = field(default_factory=lambda: time_text)
 
     @property
     def ratio(self) -> float:
@@ -27,12 +28,17 @@ class Line:
 
     def __str__(self) -> str:
         bar = "-" if self.bar is None else f"<= {self.bar:g} {'met' if self.ratio <= self.bar else 'MISSED'}"
-        return f"{self.what:54} {time_text(self.value):>10}  {self.ratio:7.2f} x {self.against:30} {time_text(self.reference):>10}  {bar}"
+        return f"{self.what:54} {self.text(self.value):>10}  {self.ratio:7.2f} x {self.against:30} {self.text(self.reference):>10}  {bar}"
 
 
 def time_text(seconds: float) -> str:
     """``"12.3 ms"``."""
     return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1000:.1f} ms"
+
+
+def size_text(count: float) -> str:
+    """``"12.3 MiB"``."""
+    return f"{count / (1 << 20):.1f} MiB"
 
 
 def timed(act: Callable[[], object]) -> float:
