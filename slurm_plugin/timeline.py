@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from job_wrapper.store.freeing import is_freed
 from job_wrapper.store.io_types import Entry, Kind
 
 
@@ -62,6 +63,8 @@ def attempts(entries: Sequence[Entry]) -> list[Attempt]:
     """All attempts of a run, oldest first, from its whole log."""
     groups: dict[int, list[Entry]] = {}
     for entry in entries:
+        if is_freed(entry):
+            continue  # no attempt of the run's own
         groups.setdefault(entry.epoch, []).append(entry)
     newest = max(groups, default=0)
     return [_attempt(group, epoch == newest) for epoch, group in sorted(groups.items())]

@@ -1,17 +1,18 @@
-"""``spotburst checkpoints JOB``: what was committed and what of it is still there."""
+"""``spotburst checkpoints JOB``: what was committed and what of it is still there. Deleting is `free`'s."""
 
 from __future__ import annotations
 
 from dataclasses import asdict, dataclass
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
+from typer.core import TyperGroup
 
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
 from job_wrapper.store import RunLog, read_manifest, read_part, verify_checkpoint
 from job_wrapper.store.checkpoint_codec import PACK_SIZES
 from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectStore
-from slurm_plugin.cli import output
+from slurm_plugin.cli import free, output
 from slurm_plugin.cli.source import (
     ClusterOption,
     ConfigOption,
@@ -43,6 +44,27 @@ class Checkpoint:
     error: str | None = None
 
 
+class _JobFirst(TyperGroup):
+    """``checkpoints JOB`` is ``checkpoints show JOB``: what is no command's name is a job's."""
+
+    def parse_args(self, ctx: Any, args: list[str]) -> list[str]:
+        """Options may stand before the job."""
+        if args and args[0] not in self.commands and args[0] not in ("-h", "--help"):
+            args = ["show", *args]
+        return super().parse_args(ctx, args)
+
+
+app = typer.Typer(
+    cls=_JobFirst,
+    help="Show the checkpoints of a job, or delete them: `spotburst checkpoints JOB` shows.",
+    no_args_is_help=True,
+    rich_markup_mode=None,
+)
+app.command("delete")(free.delete)
+app.command("prune")(free.prune)
+
+
+@app.command("show")
 def command(
     job: JobArgument,
     name: NameOption = None,

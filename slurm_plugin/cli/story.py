@@ -6,6 +6,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli.output import duration, moment
 from slurm_plugin.slurm.records import Job
@@ -76,7 +77,12 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
         yield entry.time, f"attempt {entry.epoch} is interrupted: {body.get('reason', '')}"
     if entry.kind is Kind.SUSPENDED:
         yield entry.time, f"attempt {entry.epoch} ends: the run is suspended"
-    if entry.kind is Kind.END:
+    if is_freed(entry):
+        yield (
+            entry.time,
+            "its checkpoints were deleted" + (" by hand" if body.get("reason") == DELETED else ": their time was over"),
+        )
+    elif entry.kind is Kind.END:
         yield entry.time, f"the run ends with exit code {body.get('exit_code')}: {body.get('reason', '')}"
 
 
@@ -114,6 +120,8 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
         words += f" ({job.reason})"
     if last is None:
         return f"{words}; no attempt yet"
+    if is_freed(last):
+        return f"{words}; the run's checkpoints were deleted"
     if last.summary.ended is not None:
         return f"{words}; the run ended with exit code {last.summary.ended}"
     times = last.summary.recoveries

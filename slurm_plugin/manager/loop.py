@@ -19,6 +19,7 @@ from slurm_plugin.manager.providers import build_lanes
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log
+from slurm_plugin.manager.sweeper import Sweeper
 from slurm_plugin.manager.wake import Waker
 from slurm_plugin.reconcile import Policy, View, decide
 from slurm_plugin.reconcile.comeback import waits_for_begin_time
@@ -40,9 +41,11 @@ class Loop:
         ledger: Ledger,
         reach: Reach | None = None,
         runs: RunReader | None = None,
+        sweeper: Sweeper | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.reach, self.runs = reach, runs
+        self.parts = [part for part in (reach, runs, sweeper) if part is not None]
 
     @classmethod
     def build(cls, config: Config) -> Loop:
@@ -62,7 +65,8 @@ class Loop:
             log.error(
                 "machines of a provider that burst.yaml no longer names may still run; name it again", provider=name
             )
-        return cls(config, observer, Applier(client, ledger, launcher, once), waker, ledger, reach, runs)
+        sweeper = Sweeper(config.cluster, lambda: _store(config), once)
+        return cls(config, observer, Applier(client, ledger, launcher, once), waker, ledger, reach, runs, sweeper)
 
     def stop(self) -> None:
         """End after the present pass. Safe in a signal handler."""
@@ -70,9 +74,8 @@ class Loop:
 
     def run(self) -> None:
         """Until ``stop``. An unexpected fault ends one pass, not the loop."""
-        for part in (self.reach, self.runs):
-            if part is not None:
-                part.start()
+        for part in self.parts:
+            part.start()
         log.info("manager started", cluster=self.config.cluster, nodes=len(self.observer.policy.nodeset_of))
         pruned = float("-inf")
         try:
@@ -88,9 +91,8 @@ class Loop:
                     self.waker.wait(1.0)
                 self.waker.wait(self.config.manager.busy_interval if busy else self.config.manager.interval)
         finally:
-            for part in (self.reach, self.runs):
-                if part is not None:
-                    part.stop()
+            for part in self.parts:
+                part.stop()
             self.observer.close()
             self.waker.close()
             self.ledger.close()
