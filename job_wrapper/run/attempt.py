@@ -389,7 +389,7 @@ class Attempt:
     def end(self, code: int, reason: str) -> None:
         """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""
         self._claim.end(code, reason, self._resumed_once())
-        if code == 0 and len(self._claim.entry.summary.commits) > 1:
+        if code == 0 and self._claim.entry.summary.commits:
             from job_wrapper.store.retention import collect
 
             try:

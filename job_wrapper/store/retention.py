@@ -64,7 +64,10 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
     if isinstance(store, LeavesUnfinished):
         for epoch in range(1, claim.epoch + ended):
             doomed += store.discard_unfinished(paths.data_prefix(run, epoch) + "/")
-        doomed += store.discard_unfinished(paths.log_prefix(run), older_than=3600.0)
+        # Others may be writing these just now.
+        pointers = paths.pointer_of_run(run, claim.writer.job_id).rpartition("/")[0] + "/"
+        for prefix in (paths.log_prefix(run), pointers):
+            doomed += store.discard_unfinished(prefix, older_than=3600.0)
     return doomed
 
 

@@ -156,6 +156,13 @@ class _FaultyWriter:
         self._store.run(f"abort {self._key}", self._inner.abort)
 
 
+class NoSync:
+    """Stands in for the ``os`` module of ``posix`` where nothing is to outlive the power: a sync takes milliseconds."""
+
+    def __getattr__(self, name: str) -> Any:
+        return (lambda fd: None) if name == "fsync" else getattr(os, name)
+
+
 class FaultyOs:
     """Stands in for the ``os`` module of ``posix``: the process is gone before, or after, the ``at``-th system call that changes something."""
 
@@ -180,7 +187,7 @@ class FaultyOs:
                 self._dead = hit
             if hit and not self._after:
                 raise Crash
-            result = real(*args, **kwargs)
+            result = None if name == "fsync" else real(*args, **kwargs)
             if hit:
                 raise Crash
             return result

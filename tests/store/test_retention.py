@@ -9,7 +9,7 @@ import pytest
 
 from job_wrapper.errors import Fenced
 from job_wrapper.store.io_types import ObjectStore
-from job_wrapper.store.log import RunLog
+from job_wrapper.store.log import RunLog, find_runs
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.read import verify_checkpoint
 from job_wrapper.store.retention import collect
@@ -143,3 +143,57 @@ def test_foreign_objects_are_left_alone() -> None:
     save(claim, 2, {"w": b"2"})
     collect(claim, keep=1)
     assert store.get(f"{RUN}/data/notes.txt") and store.get("c/12/other/data/e00000001/x")
+
+
+def test_a_run_that_failed_keeps_what_it_may_be_started_again_from() -> None:
+    """Its newest checkpoint may turn out damaged."""
+    store = MemoryStore()
+    claim = RunLog(store, RUN).claim(writer(0))
+    for step in range(3):
+        save(claim, step, {"w": bytes([step])})
+    store.put(f"{claim.data_prefix}/never-committed.pack", b"x")
+    claim.end(3, "Failed")
+    assert collect(claim, keep=1) == [f"{claim.data_prefix}/never-committed.pack"]
+    again = RunLog(store, RUN).claim(writer(1))
+    for commit in again.entry.summary.commits:
+        assert load(store, commit.manifest) == {"w": bytes([commit.step or 0])}
+
+
+def test_unfinished_files_go_with_the_attempt_that_left_them(tmp_path: Path) -> None:
+    """At the end of the run its own, too; what others may be writing just now, only after an hour."""
+    store = PosixStore(tmp_path, f"file://{tmp_path}")
+    claim = RunLog(store, RUN).claim(writer(0))
+    save(claim, 1, {"w": b"1"})
+    for key in (f"{claim.data_prefix}/killed-rank.pack", f"{RUN}/log/00000009.json", "c/jobs/12/main"):
+        store.open_write(key).write(b"half")
+    assert collect(claim, keep=3) == []
+    for left in tmp_path.rglob("*~*"):
+        os.utime(left, (1, 1))
+    collect(claim, keep=3)
+    assert [p.parent.name for p in tmp_path.rglob("*~*")] == ["e00000001"]
+    claim.end(0, "Completed")
+    collect(claim, keep=1)
+    assert list(tmp_path.rglob("*~*")) == []
+    assert find_runs(store, "c", "12") == [RUN]
+
+
+def test_a_commit_made_while_another_thread_collects_is_not_forgotten() -> None:
+    class Slow(MemoryStore):
+        def delete(self, keys) -> None:  # type: ignore[no-untyped-def]
+            doomed = list(keys)
+            if doomed and not self.busy:
+                self.busy = True
+                save(claim, 3, {"w": b"3"})
+            super().delete(doomed)
+
+        busy = False
+
+    store = Slow()
+    claim = RunLog(store, RUN).claim(writer(0), keep=1)
+    save(claim, 1, {"w": b"1"})
+    save(claim, 2, {"w": b"2"})
+    collect(claim, keep=1)
+    assert store.busy
+    collect(claim, keep=1)
+    assert len(data(store)) == 3
+    assert load(store, claim.entry.summary.commits[-1].manifest) == {"w": b"3"}
