@@ -15,9 +15,10 @@ from typing import Any, NoReturn
 import torch
 
 from job_wrapper.checkpoint import config as configuration
+from job_wrapper.checkpoint import data as placing
 from job_wrapper.checkpoint import process, rng
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, find_committer
-from job_wrapper.checkpoint.members import SCALARS, Member, member
+from job_wrapper.checkpoint.members import SCALARS, Generator, Member, member
 from job_wrapper.checkpoint.sampler import ResumableSampler
 from job_wrapper.checkpoint.saver import Replaced, Save, read_state
 from job_wrapper.checkpoint.staging import Arena, size_of
@@ -49,7 +50,8 @@ class Checkpointer:
     strings, tuples) are found again in ``values``, where the program may change them. Saved beside them: the step, the
     random generators of Python, NumPy and torch, and the tracker's run id.
 
-    ``data``: the `ResumableSampler`, a DataLoader that has one, or another loader with a state_dict of its own. ``config``: a dict,
+    ``data``: the `ResumableSampler`, a DataLoader that has one, or another loader with a state_dict of its own; False says that there is
+    none (leaving it out, too, but a resume then warns that the epoch begins anew). ``config``: a dict,
     dataclass or Namespace; a resume with another one raises ``ConfigChanged`` unless ``allow_config_change`` or
     ``SPOTBURST_ALLOW_CONFIG_CHANGE`` names the keys that differ; ``changed`` then holds them (the state keeps what it was saved with, so
     it is for the program to act on them). ``total`` is the number of steps, for ``spotburst describe``.
@@ -93,7 +95,8 @@ class Checkpointer:
                 self.values[name] = value
             elif value is not None:
                 self._members[name] = member(name, value)
-        data = _sampler_of(data)
+        self._no_place = data is None and not any(map(placing.knows_a_place, state.values()))
+        data = placing.position_of(data)
         self._sampler: ResumableSampler | None = data if isinstance(data, ResumableSampler) else None
         if data is not None:
             self._members["data"] = member("data", data)
@@ -103,6 +106,7 @@ class Checkpointer:
         self._total = total
         self._tracker: str | None = None
         self._rng: dict[str, Any] | None = None
+        self._generators: list[tuple[Generator, Any]] = []
         self._arena = Arena()
         self._saving: Save | None = None
         self._base: Any = None
@@ -116,7 +120,8 @@ class Checkpointer:
         if self._committer is None:
             return
         _refuse_many_ranks()
-        encode(self._tree())  # what can't be saved is said now, not at the first reclaim
+        # What can't be saved is said now, not at the first reclaim; but asking a loader makes its iterator, workers and all.
+        encode(self._tree(but=() if self._sampler else ("data",)))
         if isinstance(self._committer, DirectCommitter):
             direct = self._committer
             self._undo_signals = process.on_signals(
@@ -167,8 +172,11 @@ class Checkpointer:
     def restore_rng(self) -> None:
         """Set the random generators again as the checkpoint has them.
 
-        For a loader that draws from them when its iterator is made: call this right after. With a `ResumableSampler` it is done.
+        For a loader that draws from them when its iterator is made: call this right after. With a `ResumableSampler` and with
+        torchdata's StatefulDataLoader it is done.
         """
+        for generator, saved in self._generators:
+            generator.restore(saved)
         if self._rng is not None:
             rng.restore(self._rng)
 
@@ -259,6 +267,13 @@ class Checkpointer:
         for name, one in self._members.items():
             if name in saved:
                 one.restore(saved[name])
+                if isinstance(one, Generator):
+                    self._generators.append((one, saved[name]))
+        if self._sampler is None and "data" in self._members:
+            # torchdata's loader makes its iterator now, and draws what it draws, before the generators are set; the loop gets that one.
+            self._members["data"].capture()
+        elif self._no_place and tree["completed"]:
+            log.warning(placing.WITHOUT_DATA, tree["completed"])
         self.values.update(tree["values"])
         self._tracker = tree["tracker"]
         self.completed = tree["completed"]
@@ -270,13 +285,13 @@ class Checkpointer:
 
     # Saving
 
-    def _tree(self) -> dict[str, Any]:
+    def _tree(self, but: Collection[str] = ()) -> dict[str, Any]:
         return {
             "format": FORMAT,
             "completed": self.completed,
             "config": self._config,
             "tracker": self.tracker_id(),
-            "state": {name: one.capture() for name, one in self._members.items()},
+            "state": {name: one.capture() for name, one in self._members.items() if name not in but},
             "values": self.values,
             "rng": rng.capture(),
         }
@@ -410,11 +425,6 @@ def _as_failed(error: BaseException, step: int) -> CheckpointFailed:
         )
     what = str(error) if isinstance(error, SpotburstError) else f"{type(error).__name__}: {error}"
     return CheckpointFailed(f"a checkpoint begun by step {step} could not be made; the one before it stands. {what}")
-
-
-def _sampler_of(data: Any) -> Any:
-    inner = getattr(data, "batch_sampler", None)
-    return inner if isinstance(inner, ResumableSampler) else data
 
 
 def _refuse_many_ranks() -> None:

@@ -35,9 +35,9 @@ def member(name: str, value: Any) -> Member:
         return _Optimizer(name, value) if isinstance(value, torch.optim.Optimizer) else _Stateful(name, value)
     numpy = sys.modules.get("numpy")
     if isinstance(value, (torch.Generator, random.Random)) or (
-        numpy is not None and isinstance(value, numpy.random.Generator)
+        numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
     ):
-        return _Generator(value)
+        return Generator(value)
     if isinstance(value, torch.Tensor) or (numpy is not None and isinstance(value, numpy.ndarray)):
         return _Array(name, value)
     if isinstance(value, (list, deque, MutableMapping, set, bytearray)):
@@ -80,24 +80,32 @@ class _Optimizer(_Stateful):
                     optimizer.state[parameter][key] = saved.to(loaded.device)
 
 
-class _Generator:
+class Generator:
+    """A random generator of the program's own: torch's, Python's, NumPy's."""
+
     def __init__(self, value: Any) -> None:
         self.value = value
 
     def capture(self) -> Any:
+        """Its state."""
         if isinstance(self.value, torch.Generator):
             return self.value.get_state()
         if isinstance(self.value, random.Random):
             return self.value.getstate()
-        return self.value.bit_generator.state
+        if hasattr(self.value, "bit_generator"):
+            return self.value.bit_generator.state
+        return self.value.get_state(legacy=False)
 
     def restore(self, tree: Any) -> None:
+        """Set it; more than once is fine."""
         if isinstance(self.value, torch.Generator):
             self.value.set_state(tree)
         elif isinstance(self.value, random.Random):
             self.value.setstate(tree)
-        else:
+        elif hasattr(self.value, "bit_generator"):
             self.value.bit_generator.state = tree
+        else:
+            self.value.set_state(tree)
 
 
 class _Array:
@@ -130,8 +138,24 @@ class _Container:
         return self.value
 
     def restore(self, tree: Any) -> None:
+        tree = _placed(self.value, tree, {})
         if isinstance(self.value, (list, bytearray)):
             self.value[:] = tree
         else:
             self.value.clear()
             (self.value.extend if isinstance(self.value, deque) else self.value.update)(tree)
+
+
+def _placed(now: Any, saved: Any, moved: dict[int, torch.Tensor]) -> Any:
+    """``saved``, but its tensors are on the devices of those that the program has at the same places (averaged weights, say)."""
+    if isinstance(saved, torch.Tensor) and isinstance(now, torch.Tensor):
+        if saved.device != now.device and id(saved) not in moved:
+            moved[id(saved)] = saved.to(now.device)
+        return moved.get(id(saved), saved)
+    if isinstance(saved, dict) and isinstance(now, MutableMapping):
+        for key in saved.keys() & now.keys():
+            saved[key] = _placed(now[key], saved[key], moved)
+    elif isinstance(saved, (list, deque)) and isinstance(now, (list, deque)):
+        for index, one in zip(range(len(saved)), now, strict=False):
+            saved[index] = _placed(one, saved[index], moved)
+    return saved

@@ -12,6 +12,7 @@ from typing import Any
 
 import torch
 from torch.utils.data import Sampler
+from torch.utils.data.distributed import DistributedSampler
 
 from job_wrapper.checkpoint.staging import memory_of
 from job_wrapper.errors import ConfigChanged, UsageError
@@ -23,7 +24,11 @@ class ResumableSampler(Sampler[list[int]]):
     Every sample comes once an epoch (with ``drop_last`` all but the last incomplete batch). Each new iteration is the next epoch;
     one that was left early is gone on with. With ``world_size`` ranks each batch is a share of a common one of ``batch_size *
     world_size`` samples; the last one is shared as evenly as it goes, and only if it has fewer samples than there are ranks
-    are some repeated, so that every rank has as many batches as the others.
+    are some repeated, so that every rank has as many batches as the others. ``num_replicas`` is another name for ``world_size``. A run may go
+    on with another number of ranks if ``batch_size * world_size`` stays what it was.
+
+    A torch ``DistributedSampler`` instead of the data is taken over as it is: the samples that it gives to its rank, in its order,
+    with its seed. ``seed``, ``shuffle``, ``rank`` and ``world_size`` are its own then, and are left out here.
 
     A position exactly at the end of an epoch is resumed before what the program does at the end of an epoch: the first
     iteration is then empty, and the next one is the next epoch.
@@ -31,16 +36,29 @@ class ResumableSampler(Sampler[list[int]]):
 
     def __init__(
         self,
-        data: Sized | int,
+        data: Sized | int | DistributedSampler[Any],
         *,
-        seed: int,
+        seed: int | None = None,
         batch_size: int,
         shuffle: bool = True,
         drop_last: bool = False,
         rank: int = 0,
         world_size: int = 1,
+        num_replicas: int | None = None,
     ) -> None:
-        length = data if isinstance(data, int) else len(data)
+        self._taken_over = data if isinstance(data, DistributedSampler) else None
+        length = _length_of(data)
+        world_size = world_size if num_replicas is None else num_replicas
+        if isinstance(data, DistributedSampler):
+            if seed is not None or (rank, world_size, shuffle) != (0, 1, True):
+                raise UsageError(
+                    "ResumableSampler: seed, shuffle, rank and world_size are the DistributedSampler's; leave them out"
+                )
+            seed, shuffle = data.seed, data.shuffle
+        elif seed is None:
+            raise UsageError(
+                "ResumableSampler: seed is missing: a number that is the same in every attempt, such as seed=1"
+            )
         for name, value in (("length", length), ("batch_size", batch_size), ("world_size", world_size)):
             if isinstance(value, bool) or not isinstance(value, int) or value < 1:
                 raise UsageError(f"ResumableSampler: {name} is {value!r}, and must be a whole number of 1 or more")
@@ -120,6 +138,9 @@ class ResumableSampler(Sampler[list[int]]):
                 "the loader was already iterated when its position was restored: make the Checkpointer first"
             )
         mine, stored = self._identity(), dict(state["of"])
+        if _together(mine) == _together(stored):
+            # The same common batches, shared among another number of ranks.
+            stored |= {key: mine[key] for key in ("batch_size", "world_size")}
         lines = [
             f"  {key}: {stored.get(key)!r} in the checkpoint, {mine.get(key)!r} now"
             for key in sorted({*mine, *stored})
@@ -170,11 +191,21 @@ class ResumableSampler(Sampler[list[int]]):
             "seed": self.seed,
             "shuffle": self.shuffle,
             "drop_last": self.drop_last,
+            **self._taken_from(),
         }
+
+    def _taken_from(self) -> dict[str, Any]:
+        """What the order of a ``DistributedSampler`` depends on. Its rank is none of it: all ranks have the same position."""
+        other = self._taken_over
+        return {} if other is None else {"num_replicas": other.num_replicas, "of_samples": _length_of(other.dataset)}
 
     def _permutation(self, epoch: int) -> tuple[torch.Tensor, str]:
         if self._order is None or self._order[0] != epoch:
-            if self.shuffle:
+            if self._taken_over is not None:
+                self._taken_over.set_epoch(epoch)
+                order = torch.tensor(list(self._taken_over), dtype=torch.int64)
+                digest = self._shuffled(epoch) if self.shuffle else ""
+            elif self.shuffle:
                 seed = hashlib.blake2b(f"{self.seed}:{epoch}".encode(), digest_size=8).digest()
                 generator = torch.Generator().manual_seed(int.from_bytes(seed, "big") >> 1)
                 order = torch.randperm(self.length, generator=generator)
@@ -183,6 +214,12 @@ class ResumableSampler(Sampler[list[int]]):
                 order, digest = torch.arange(self.length), ""
             self._order = (epoch, order, digest)
         return self._order[1:]
+
+    def _shuffled(self, epoch: int) -> str:
+        """How this torch shuffles for a ``DistributedSampler``: the same on all ranks."""
+        generator = torch.Generator().manual_seed(self.seed + epoch)
+        order = torch.randperm(self.length, generator=generator)
+        return hashlib.blake2b(memory_of(order), digest_size=16).hexdigest()
 
     def _share(self, order: torch.Tensor, number: int) -> list[int]:
         together = self.batch_size * self.world_size
@@ -193,3 +230,24 @@ class ResumableSampler(Sampler[list[int]]):
         start = self.rank * whole + min(self.rank, rest)
         share: list[int] = batch[start : start + whole + (self.rank < rest)].tolist()
         return share
+
+
+def _length_of(data: Any) -> int:
+    if isinstance(data, int):
+        return data
+    try:
+        return len(data)
+    except TypeError:
+        raise UsageError(
+            f"ResumableSampler: a {type(data).__name__} has no length, so there are no places in it to go back to. For an IterableDataset "
+            "use torchdata's StatefulDataLoader and give that to Checkpointer(data=…); a dataset with state_dict and load_state_dict "
+            "of its own is gone on with at once, any other is read again from its beginning and skipped"
+        ) from None
+
+
+def _together(identity: dict[str, Any]) -> Any:
+    """The size of the common batch."""
+    try:
+        return int(identity["batch_size"]) * int(identity["world_size"])
+    except (KeyError, TypeError, ValueError):
+        return None

@@ -81,19 +81,6 @@ def test_a_stop_at_each_step(tmp_path: Path, undisturbed: Attempt, stop: int) ->
     assert_same(second, undisturbed)
 
 
-def test_with_loader_workers_that_fetch_ahead(tmp_path: Path) -> None:
-    reference = train(None, workers=2)
-    stops = [BATCHES, 2 * BATCHES - 1]  # on an epoch's last batch, and in the middle of one
-    for stop in stops:
-        attempt = train(
-            open_run(tmp_path),
-            workers=2,
-            before_step=lambda n, c, stop=stop: c.ask(urgent=True, stop=True) if n == stop and c else None,
-        )
-        assert attempt.exit_code == ExitCode.REQUEUED
-    assert_same(train(open_run(tmp_path), workers=2), reference)
-
-
 def test_a_finished_run_is_not_trained_again(tmp_path: Path, undisturbed: Attempt) -> None:
     train(open_run(tmp_path))
     again = train(open_run(tmp_path))
