@@ -117,19 +117,27 @@ def _shape(shape: Any) -> tuple[int, ...]:
     return tuple(shape)
 
 
-def unpack(rows: Sequence[Row], data: bytearray, where: str) -> Iterator[tuple[str, torch.Tensor]]:
-    """The tensors of one bundle, each in memory of its own. Raises ``Damaged`` if they aren't as many bytes as ``data``."""
-    offset = end = 0
-    base = ctypes.addressof(ctypes.c_ubyte.from_buffer(data)) if data else 0
-    for name, dtype, shape in rows:
+def places(rows: Sequence[Row], size: int, where: str) -> list[tuple[int, int]]:
+    """Offset and length of each tensor in a bundle. Raises ``Damaged`` if together they aren't ``size`` bytes."""
+    found: list[tuple[int, int]] = []
+    end = 0
+    for _, dtype, shape in rows:
+        offset = aligned(end)
         length = prod(shape) * dtype.itemsize
         end = offset + length
-        if end > len(data):
+        if end > size:
             break
+        found.append((offset, length))
+    if end != size:
+        raise Damaged(f"{where}: damaged: a bundle of {size} bytes whose tensors have another length")
+    return found
+
+
+def unpack(rows: Sequence[Row], data: bytearray, where: str) -> Iterator[tuple[str, torch.Tensor]]:
+    """The tensors of one bundle, each in memory of its own. Raises ``Damaged`` if they aren't as many bytes as ``data``."""
+    base = ctypes.addressof(ctypes.c_ubyte.from_buffer(data)) if data else 0
+    for (name, dtype, shape), (offset, length) in zip(rows, places(rows, len(data), where), strict=True):
         tensor = torch.empty(shape, dtype=dtype)
         if length:
             ctypes.memmove(tensor.data_ptr(), base + offset, length)
         yield name, tensor
-        offset = aligned(end)
-    if end != len(data):
-        raise Damaged(f"{where}: damaged: a bundle of {len(data)} bytes whose tensors have another length")

@@ -5,34 +5,29 @@ from __future__ import annotations
 import atexit
 import logging
 import sys
-import threading
 import time
 import uuid
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, NoReturn
 
-import torch
-
 from job_wrapper.checkpoint import config as configuration
 from job_wrapper.checkpoint import data as placing
-from job_wrapper.checkpoint import process, rng
+from job_wrapper.checkpoint import outage, process, resume, rng
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, find_committer
-from job_wrapper.checkpoint.members import SCALARS, Generator, Member, member
+from job_wrapper.checkpoint.loading import Loaded
+from job_wrapper.checkpoint.members import SCALARS, Generator, Member, coming, member
 from job_wrapper.checkpoint.sampler import ResumableSampler
-from job_wrapper.checkpoint.saver import Replaced, Save, read_state
-from job_wrapper.checkpoint.staging import Arena, size_of
+from job_wrapper.checkpoint.saver import Replaced, Save
+from job_wrapper.checkpoint.staging import Arena
 from job_wrapper.checkpoint.state import Encoded, encode
-from job_wrapper.client import Committed, Request, Restore
+from job_wrapper.checkpoint.streaming import content_of
+from job_wrapper.client import Committed, Request
 from job_wrapper.errors import (
     CheckpointFailed,
-    ConfigChanged,
-    Damaged,
     ExitCode,
     Fenced,
-    NewerFormat,
     SpotburstError,
-    UsageError,
 )
 
 log = logging.getLogger("spotburst")
@@ -119,9 +114,10 @@ class Checkpointer:
         self._attention = self._prepare_next = self._committer is not None
         if self._committer is None:
             return
-        _refuse_many_ranks()
+        process.refuse_many_ranks()
         # What can't be saved is said now, not at the first reclaim; but asking a loader makes its iterator, workers and all.
-        encode(self._tree(but=() if self._sampler else ("data",)))
+        unasked = () if self._sampler else ("data",)
+        tensors = encode(self._tree(but=unasked)).tensors
         if isinstance(self._committer, DirectCommitter):
             direct = self._committer
             self._undo_signals = process.on_signals(
@@ -134,6 +130,9 @@ class Checkpointer:
                 self._closed = True
                 self._release()
                 raise
+        if self.restored:
+            tensors = encode(self._tree(but=unasked)).tensors
+        self._arena.prepare_beside(tensors, coming(self._members.values()))
         atexit.register(self._left_open)
 
     # The program's side
@@ -195,7 +194,7 @@ class Checkpointer:
                 self._leave(committer)
             request = committer.take()
             if self._committed != self.completed or request is not None:
-                self._wait_for(committer, self._begin(committer, request.seq if request else None))
+                self._save_last(committer, request)
         finally:
             self._release()
 
@@ -228,42 +227,27 @@ class Checkpointer:
             return self.restored
         started = time.monotonic()
         point = committer.restore_point()
-        while point is not None:
-            try:
-                tree, self._base = read_state(committer.store, point.manifest, PART)
-                if tree["format"] != FORMAT:
-                    raise Damaged(f"state of format {tree['format']!r}, which this version does not know")
-                break
-            except NewerFormat:
-                raise  # an older one would only hide that this attempt runs an older version
-            except (Damaged, KeyError, TypeError) as error:
-                log.warning("the checkpoint of step %s can't be restored: %s", point.step, error)
-                point = committer.restore_failed(point.entry, str(error))
-        else:
+        own = {} if point is None else encode({"state": self._captured(lambda one: one.in_place)}).tensors
+        found = resume.newest(committer, PART, FORMAT, own, point)
+        if found is None:
             self._tell_progress(committer)
             return False
-        self._set(tree, point)
+        loaded, point = found
+        self._base = loaded.part
+        self._set(committer, loaded, f"the checkpoint of step {loaded.tree['completed']} (log entry {point.entry})")
         self.restored = True
         self._committed = self.completed
         committer.restore_done(point.entry, time.monotonic() - started)
         self._tell_progress(committer)
         return True
 
-    def _set(self, tree: dict[str, Any], point: Restore) -> None:
-        where = f"the checkpoint of step {tree['completed']} (log entry {point.entry})"
+    def _set(self, committer: Committer, loaded: Loaded, where: str) -> None:
+        tree = loaded.tree
         if tree["config"] is not None or self._config is not None:
             self.changed = configuration.check(tree["config"] or {}, self._config or {}, self._allowed, where)
         saved = tree["state"]
-        differing = [
-            f"  {name}: {'not ' if name not in saved else ''}in the checkpoint, {'not ' if name not in self._members else ''}given now"
-            for name in sorted({*saved} ^ {*self._members})
-            if name not in self._allowed and "*" not in self._allowed
-        ]
-        if differing:
-            raise ConfigChanged(
-                f"this program's state is not made of the same parts as {where}:\n" + "\n".join(differing) + "\n"
-                f"Name them in {configuration.ALLOW_VARIABLE} to go on without, or start another run"
-            )
+        resume.check_parts(saved, self._members, self._allowed, where)
+        resume.fill(committer, loaded, where)
         for name, one in self._members.items():
             if name in saved:
                 one.restore(saved[name])
@@ -296,15 +280,19 @@ class Checkpointer:
             "rng": rng.capture(),
         }
 
+    def _captured(self, wanted: Callable[[Member], bool]) -> dict[str, Any]:
+        return {name: one.capture() for name, one in self._members.items() if wanted(one)}
+
     def _attend(self, committer: Committer) -> None:
         self._attention = False  # first: what comes from now on sets it again
         self._raise_failure()
         if committer.stopped:
             self._leave(committer)
-        if self._prepare_next:
-            self._prepare()
         request = committer.request()
         if request is None and not self._asked:
+            if self._prepare_next:
+                self._prepare_next = False
+                self._arena.prepare_beside(encode(self._tree()).tensors)
             return
         saving = self._saving
         if saving is not None:
@@ -318,23 +306,38 @@ class Checkpointer:
 
     def _save(self, committer: Committer, request: Request | None) -> None:
         self._asked = False
-        save = self._begin(committer, request.seq if request else None)
-        if request is not None and request.urgent:
+        urgent = request is not None and request.urgent
+        save = self._begin(committer, request.seq if request else None, waited=urgent)
+        if urgent or save.live:
             self._wait_for(committer, save)
 
-    def _begin(self, committer: Committer, seq: int | None) -> Save:
-        """Stage and start: the only time that training stops."""
+    def _save_last(self, committer: Committer, request: Request | None) -> None:
+        """The final state: a store that is away is waited for."""
+        waiting = outage.Waiting(committer)
+        while True:
+            save = self._begin(committer, request.seq if request else None, waited=True)
+            self._wait_for(committer, save)
+            if save.error is None or not outage.waited_out(committer, save.error):
+                return
+            waiting.pause(save.error)
+            if committer.stopped:
+                self._leave(committer)
+            request = committer.take()
+
+    def _begin(self, committer: Committer, seq: int | None, *, waited: bool) -> Save:
+        """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""
+        self._prepare_next = False
         try:
             with process.no_garbage_collection():
                 encoded = encode(self._tree())
-                staged = self._arena.stage(encoded.tensors)
+                content = content_of(encoded.tensors, None if waited else self._arena, self.completed)
                 skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
                 del encoded
         except (CheckpointFailed, MemoryError) as error:
             if seq is not None:
                 committer.failed(seq, str(error))
-            raise _as_failed(error, self.completed) from error
-        save = Save(committer, PART, self.completed, seq, skeleton, staged, self._base, self._ended)
+            raise process.as_failed(error, self.completed) from error
+        save = Save(committer, PART, self.completed, seq, skeleton, content, self._base, self._ended)
         self._saving = save
         save.start()
         return save
@@ -346,6 +349,8 @@ class Checkpointer:
             self._base = save.part
             self._committed = save.step
             self._tell_progress(self._committer)
+        elif outage.waited_out(save.committer, save.error):
+            log.warning("step %d is in no checkpoint yet, the one before stands: %s", save.step, save.error)
         elif not isinstance(save.error, Replaced):
             self._failure = save.error
         self._saving = None
@@ -369,7 +374,7 @@ class Checkpointer:
             return
         if isinstance(failure, Fenced):
             self._end(ExitCode.FENCED)
-        raise _as_failed(failure, self.completed) from failure
+        raise process.as_failed(failure, self.completed) from failure
 
     def _leave(self, committer: Committer) -> NoReturn:
         self._end(ExitCode.FENCED if committer.fenced else ExitCode.REQUEUED)
@@ -379,20 +384,6 @@ class Checkpointer:
         if saving is not None:
             saving.give_up()
         raise SystemExit(int(code))
-
-    def _prepare(self) -> None:
-        """After the first step, when the optimizer's state exists: allocate and touch the arena beside the training."""
-        self._prepare_next = False
-        tensors = encode(self._tree()).tensors
-        size, pinned = size_of(tensors), any(t.device.type == "cuda" for t in tensors.values())
-
-        def touch() -> None:
-            try:
-                self._arena.prepare(size, pinned=pinned)
-            except (MemoryError, RuntimeError) as error:
-                self._failure, self._attention = error, True
-
-        threading.Thread(target=touch, name="spotburst-staging", daemon=True).start()
 
     def _tell_progress(self, committer: Committer | None) -> None:
         if committer is not None and self._total is not None:
@@ -414,20 +405,3 @@ class Checkpointer:
                 f"(the last one is of step {self._committed})",
                 file=sys.stderr,
             )
-
-
-def _as_failed(error: BaseException, step: int) -> CheckpointFailed:
-    if isinstance(error, CheckpointFailed):
-        return error
-    if isinstance(error, MemoryError):
-        return CheckpointFailed(
-            f"the state can't be staged in host memory: {error}. Ask for more memory (--mem), about once the size of the state"
-        )
-    what = str(error) if isinstance(error, SpotburstError) else f"{type(error).__name__}: {error}"
-    return CheckpointFailed(f"a checkpoint begun by step {step} could not be made; the one before it stands. {what}")
-
-
-def _refuse_many_ranks() -> None:
-    distributed: Any = torch.distributed
-    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise UsageError("Checkpointer: programs of several ranks are not supported yet; run one process a job")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import random
 import sys
 from collections import deque
-from collections.abc import MutableMapping
+from collections.abc import Iterable, MutableMapping
 from typing import Any, Protocol
 
 import torch
@@ -17,8 +17,17 @@ SCALARS = (bool, int, float, complex, str, bytes, tuple, frozenset)
 """Types whose values can't be set in place: they live in ``Checkpointer.values``."""
 
 
+_OVERHEAD = 4096
+"""Bytes: what a tensor takes in staging memory beyond its own."""
+
+
 class Member(Protocol):
-    """One named part of the state."""
+    """One named part of the state.
+
+    ``in_place``: whether ``restore`` writes into the tensors that ``capture`` gives, so that they may as well have their values beforehand.
+    """
+
+    in_place: bool
 
     def capture(self) -> Any:
         """The state as a tree (``state.encode``)."""
@@ -48,9 +57,15 @@ def member(name: str, value: Any) -> Member:
     )
 
 
+def coming(members: Iterable[Member]) -> int:
+    """Bytes that the state is about to grow by."""
+    return sum(one.coming() for one in members if isinstance(one, _Optimizer))
+
+
 class _Stateful:
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
+        self.in_place = isinstance(value, (torch.nn.Module, torch.optim.Optimizer))
 
     def capture(self) -> Any:
         return self.value.state_dict()
@@ -66,6 +81,18 @@ class _Stateful:
 
 
 class _Optimizer(_Stateful):
+    def coming(self) -> int:
+        """About how many bytes its state will have that it hasn't yet: most optimizers make it in their first step."""
+        optimizer, defaults = self.value, self.value.defaults
+        if "betas" in defaults:
+            copies = 3 if defaults.get("amsgrad") else 2
+        elif "alpha" in defaults and "centered" in defaults:
+            copies = 1 + bool(defaults["centered"]) + bool(defaults.get("momentum"))
+        else:
+            copies = 1 if defaults.get("momentum") else 0
+        waiting = (p for group in optimizer.param_groups for p in group["params"] if p.requires_grad)
+        return copies * sum(int(p.nbytes) + _OVERHEAD for p in waiting if p not in optimizer.state)
+
     def restore(self, tree: Any) -> None:
         super().restore(tree)
         # torch casts an optimizer's state to its parameter's dtype as it loads, so that fp32 moments of bf16 weights would lose
@@ -82,6 +109,8 @@ class _Optimizer(_Stateful):
 
 class Generator:
     """A random generator of the program's own: torch's, Python's, NumPy's."""
+
+    in_place = False
 
     def __init__(self, value: Any) -> None:
         self.value = value
@@ -109,6 +138,8 @@ class Generator:
 
 
 class _Array:
+    in_place = True
+
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
 
@@ -131,6 +162,8 @@ class _Array:
 
 
 class _Container:
+    in_place = False  # what is in it is replaced, and may belong to somebody else as well
+
     def __init__(self, value: Any) -> None:
         self.value = value
 

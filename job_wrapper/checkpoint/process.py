@@ -12,7 +12,9 @@ from contextlib import contextmanager
 from types import FrameType, TracebackType
 from typing import Any
 
-from job_wrapper.errors import SpotburstError
+import torch
+
+from job_wrapper.errors import CheckpointFailed, SpotburstError, UsageError
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Slurm's grace signals: SIGTERM, or with ``--signal`` most often SIGUSR1."""
@@ -65,6 +67,23 @@ def plain_errors() -> None:
 
     excepthook.spotburst = True  # type: ignore[attr-defined]
     sys.excepthook = excepthook
+
+
+def as_failed(error: BaseException, step: int) -> CheckpointFailed:
+    """What a save begun by ``step`` raises in the program for ``error``."""
+    if isinstance(error, CheckpointFailed):
+        return error
+    if isinstance(error, MemoryError):
+        return CheckpointFailed(f"there is not enough host memory to save the state: {error}. Ask for more (--mem)")
+    what = str(error) if isinstance(error, SpotburstError) else f"{type(error).__name__}: {error}"
+    return CheckpointFailed(f"a checkpoint begun by step {step} could not be made; the one before it stands. {what}")
+
+
+def refuse_many_ranks() -> None:
+    """Raises ``UsageError`` in a program of several ranks."""
+    distributed: Any = torch.distributed
+    if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
+        raise UsageError("Checkpointer: programs of several ranks are not supported yet; run one process a job")
 
 
 @contextmanager

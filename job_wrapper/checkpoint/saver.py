@@ -1,31 +1,19 @@
-"""One save in flight, behind the training: staged bytes into the store, then the commit. And reading them back."""
+"""One save in flight: the state into the store, then the commit."""
 
 from __future__ import annotations
 
 import threading
 import time
 from collections.abc import Callable
-from typing import Any, Literal
+from typing import Literal, Protocol
 
-import torch
-
-from job_wrapper.checkpoint import bundles
 from job_wrapper.checkpoint.committer import Committer
-from job_wrapper.checkpoint.staging import Batch, memory_of
-from job_wrapper.checkpoint.state import Encoded, decode, dtype_of, parse
+from job_wrapper.checkpoint.staging import Batch
+from job_wrapper.checkpoint.state import Encoded
+from job_wrapper.checkpoint.streaming import Stream
 from job_wrapper.client import Committed
-from job_wrapper.errors import Damaged, NewerFormat, ObjectMissing, SpotburstError, StoreError, kind_of
-from job_wrapper.store import (
-    Item,
-    ItemKind,
-    ObjectRef,
-    ObjectStore,
-    Part,
-    PartWriter,
-    read_items_into,
-    read_manifest,
-    read_part,
-)
+from job_wrapper.errors import SpotburstError, StoreError, kind_of
+from job_wrapper.store import ObjectRef, Part, PartWriter, read_part
 
 FORMAT = 2
 """Version of the layout of this part: large tensors by name, small ones in bundles, and the skeleton under ``SKELETON``."""
@@ -52,6 +40,19 @@ def settle(done: int, total: int, elapsed: float, left: float | None) -> Literal
     return "replace" if rest + whole > left >= whole else "wait"
 
 
+class Content(Protocol):
+    """What a save writes."""
+
+    @property
+    def total(self) -> int:
+        """Bytes."""
+        ...
+
+    def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
+        """Into the part. ``done`` is told the bytes of each piece, and may raise."""
+        ...
+
+
 class Save:
     """Runs in a thread of its own from ``start`` on. ``done`` is set at its end, whatever that is: then ``outcome`` or ``error`` stands."""
 
@@ -62,19 +63,22 @@ class Save:
         step: int,
         seq: int | None,
         skeleton: Encoded,
-        staged: Batch,
+        content: Content,
         base: Part | None,
         ended: Callable[[Save], None],
     ) -> None:
         self.step, self.seq = step, seq
+        self.live = isinstance(content, Stream)
+        """Whether it reads what the program may change once it goes on."""
         self.done = threading.Event()
         self.outcome: Committed | None = None
         self.error: BaseException | None = None
         self.part = base
         """What the next save may point to: the part of the last commit."""
         self.written = 0
-        self.total = staged.total
-        self.committer, self._name, self._skeleton, self._staged = committer, name, skeleton, staged
+        self.total = content.total
+        self.committer, self._name, self._skeleton = committer, name, skeleton
+        self._content: Content = content
         self._ended = ended
         self._given_up = False
         self._started = 0.0
@@ -90,8 +94,13 @@ class Save:
         self._given_up = True
 
     def wait(self) -> None:
-        """Until it has ended. Ctrl-C gets through."""
-        self.done.wait()
+        """Until it has ended. Ctrl-C gets through, and a save that reads the program's own memory is then not committed."""
+        try:
+            self.done.wait()
+        except BaseException:
+            if self.live:
+                self.give_up()
+            raise
 
     def settle(self, deadline: float | None) -> None:
         """Make way for an urgent save: see the function of this name. ``deadline`` in Unix seconds."""
@@ -113,7 +122,7 @@ class Save:
             self.error = error
             self._report(error)
         finally:
-            self._skeleton, self._staged = Encoded(None, {}), Batch()
+            self._skeleton, self._content = Encoded(None, {}), Batch()
             self._ended(self)
             self.done.set()
 
@@ -128,68 +137,14 @@ class Save:
         if self._given_up:
             raise Replaced(f"the checkpoint of step {self.step} was given up")
 
+    def _progress(self, count: int) -> None:
+        self.written += count
+        self._check()
+
     def _write(self) -> ObjectRef:
         committer = self.committer
         with PartWriter(committer.store, committer.data_prefix, self._name, base=self.part) as writer:
             writer.add_bytes(SKELETON, self._skeleton.to_json())
-            if self._staged.bundles:
-                writer.add_bytes(bundles.INDEX, bundles.encode_index(self._staged.bundles))
-            for number, bundle in enumerate(self._staged.bundles):
-                writer.add_bytes(bundles.name_of(number), bundle.data)
-                self.written += len(bundle.data)
-            for one in self._staged.tensors:
-                self._check()
-                writer.add_tensor(one.name, one.data, dtype=one.dtype, shape=one.shape)
-                self.written += len(one.data)
+            self._content.write(writer, self._progress)
             self._check()
             return writer.finish({"kind": "torch", "format": FORMAT, "completed": self.step})
-
-
-def read_state(store: ObjectStore, manifest: ObjectRef, name: str) -> tuple[Any, Part]:
-    """The state tree of part ``name``, every byte verified, in tensors of its own. Raises ``Damaged``, ``NewerFormat``, ``StoreError``."""
-    try:
-        reference = read_manifest(store, manifest).parts.get(name)
-        if reference is None:
-            raise Damaged(f"{store.uri}/{manifest.key}: holds no state of this program (no part {name!r})")
-        part = read_part(store, reference)
-        where = f"{store.uri}/{reference.key}"
-        version = part.attributes.get("format")
-        if version != FORMAT:
-            kind = NewerFormat if isinstance(version, int) and version > FORMAT else Damaged
-            raise kind(f"{where}: a state laid out in format {version!r}; this version reads format {FORMAT}")
-        tensors: dict[str, torch.Tensor] = {}
-        buffers: dict[str, bytearray] = {}
-        pairs: list[tuple[Item, memoryview]] = []
-        for item in part.items:
-            if item.kind is ItemKind.TENSOR:
-                tensors[item.name] = tensor = _empty(item, where)
-                if tensor.numel():
-                    pairs.append((item, memory_of(tensor)))
-            else:
-                buffers[item.name] = bytearray(item.length)
-                pairs.append((item, memoryview(buffers[item.name])))
-        read_items_into(store, pairs)
-        del pairs
-        if bundles.INDEX in buffers:
-            for number, rows in enumerate(bundles.decode_index(buffers.pop(bundles.INDEX), where)):
-                tensors.update(bundles.unpack(rows, buffers.pop(bundles.name_of(number)), where))
-    except ObjectMissing as error:
-        raise Damaged(f"{error}: a checkpoint needs it") from error
-    except KeyError as error:
-        raise Damaged(f"{where}: damaged: there is no item {error}") from error
-    return decode(parse(buffers.get(SKELETON, b"")), tensors), part
-
-
-def _empty(item: Item, where: str) -> torch.Tensor:
-    try:
-        dtype, shape = dtype_of(str(item.attributes["dtype"])), [int(n) for n in item.attributes["shape"]]
-        count = 1
-        for n in shape:
-            count *= n
-        fits = count * dtype.itemsize == item.length and min(shape, default=0) >= 0
-    except (KeyError, TypeError, ValueError) as error:
-        raise Damaged(f"{where}: damaged: item {item.name!r} is no tensor ({error})") from error
-    if not fits:
-        raise Damaged(f"{where}: damaged: item {item.name!r} has {item.length} bytes, not those of {dtype} {shape}")
-    # No huge pages here: where a virtual machine gives free ones back to its host, touching them costs more than small ones.
-    return torch.empty(shape, dtype=dtype)

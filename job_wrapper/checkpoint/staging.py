@@ -1,32 +1,40 @@
-"""The staging arena: host memory, touched beforehand, that a save copies the state into while the training stops.
-
-Fresh pages cost about ten times as much as the copy itself (1.8 against 21 GB/s), so the arena is allocated and touched once,
-beside the training, and used for every save.
-"""
+"""The staging arena: host memory, touched beforehand, that a save copies the state into while the training stops."""
 
 from __future__ import annotations
 
 import ctypes
-import mmap
+import logging
+import os
 import threading
-from collections.abc import Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from itertools import groupby
 
 import torch
 
-from job_wrapper.checkpoint.bundles import BELOW, SIZE, Bundle, Row, aligned
+from job_wrapper.checkpoint.bundles import ALIGNMENT, BELOW, INDEX, SIZE, Bundle, Row, aligned, encode_index, name_of
+from job_wrapper.checkpoint.memory import NoRoomError, Pages, is_plain, memory_of
 from job_wrapper.checkpoint.state import dtype_name
+from job_wrapper.store import PartWriter
+
+log = logging.getLogger("spotburst")
+
+__all__ = ["Arena", "Batch", "Staged", "memory_of", "size_of"]
 
 PAGE = 4096
 """Bytes: tensors that are no part of a bundle begin at a page."""
-_GRAIN = 2 << 20
-"""Bytes: a huge page."""
-_SMALL = 256 << 10
-"""Bytes: below this the way through torch costs more than the copy, and its threads gain nothing."""
-
-_FEW = 2
+_PIECE = 4 << 20
+"""Bytes: what a copying thread takes at a time; a thread that has to wait for a processor holds up no more than that."""
+_THREADS = 4
+"""Copying threads at most: so many fill a memory bus."""
+_PER_THREAD = 16 << 20
+_ALIKE = 16
+"""So many small tensors of one shape are copied by one call."""
+_JOINED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
 
 _Sized = tuple[str, torch.Tensor, int]
+_Piece = tuple[int, int, int]
+"""To, from, how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -51,34 +59,29 @@ class Batch:
         """Bytes."""
         return sum(len(one.data) for one in self.tensors) + sum(len(one.data) for one in self.bundles)
 
+    def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
+        """Into the part. ``done`` is told the bytes of each item, and may raise."""
+        if self.bundles:
+            writer.add_bytes(INDEX, encode_index(self.bundles))
+        for number, bundle in enumerate(self.bundles):
+            writer.add_bytes(name_of(number), bundle.data)
+            done(len(bundle.data))
+        for one in self.tensors:
+            writer.add_tensor(one.name, one.data, dtype=one.dtype, shape=one.shape)
+            done(len(one.data))
+
 
 def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
     """Bytes that these tensors take in the arena."""
-    return _plan(tensors)[2]
+    return plan(tensors)[2]
 
 
-def _plan(tensors: Mapping[str, torch.Tensor]) -> tuple[list[_Sized], list[_Sized], int]:
-    """Tensors for bundles, the others, and the bytes of the arena that they need."""
-    small: list[_Sized] = []
-    large: list[_Sized] = []
-    little = much = 0
-    for name, tensor in tensors.items():
-        length = tensor.numel() * tensor.element_size()
-        if length < BELOW:
-            small.append((name, tensor, length))
-            little += aligned(length)
-        else:
-            large.append((name, tensor, length))
-            much += _paged(length)
-    return small, large, _paged(little) + much
-
-
-def memory_of(tensor: torch.Tensor) -> memoryview:
-    """The bytes of a contiguous CPU tensor, without a copy (and without NumPy). The tensor must outlive the view."""
-    length = tensor.numel() * tensor.element_size()
-    if not length:
-        return memoryview(bytearray())
-    return memoryview((ctypes.c_ubyte * length).from_address(tensor.data_ptr())).cast("B")
+def plan(tensors: Mapping[str, torch.Tensor]) -> tuple[list[_Sized], list[_Sized], int]:
+    """Tensors for bundles, the others, each with its length, and the bytes of the arena that they all need."""
+    sized = [(name, tensor, tensor.nbytes) for name, tensor in tensors.items()]
+    small = [one for one in sized if one[2] < BELOW]
+    large = [one for one in sized if one[2] >= BELOW] if len(small) < len(sized) else []
+    return small, large, _paged(sum(aligned(n) for _, _, n in small)) + sum(_paged(n) for _, _, n in large)
 
 
 def _paged(length: int) -> int:
@@ -86,40 +89,59 @@ def _paged(length: int) -> int:
 
 
 class Arena:
-    """Grows when the state does, which costs one longer stop; ``allocations`` counts that. One save may hold it at a time."""
+    """Grows when the state does; ``allocations`` counts how often it was made anew for that. One save may hold it at a time."""
 
     def __init__(self) -> None:
         self.allocations = 0
         self._lock = threading.Lock()
+        self._hurry = threading.Event()
         self._held = False
-        self._bytes: torch.Tensor | None = None
-        self._view = memoryview(bytearray())
+        self._pages: Pages | None = None
 
     @property
     def capacity(self) -> int:
         """Bytes."""
-        return len(self._view)
+        return len(self._pages.view) if self._pages is not None else 0
 
     def prepare(self, size: int, *, pinned: bool = False) -> None:
         """Allocate and touch at least ``size`` bytes unless they are there; a thread of its own may do it beforehand.
 
-        ``pinned`` memory is what a GPU copies into at full speed. Raises ``MemoryError`` where the memory isn't to be had.
+        Gives way to ``stage``, and leaves an arena alone that would have to be made anew while a save holds it. Raises ``NoRoomError``.
         """
         with self._lock:
-            self._reserve(size, pinned)
+            if size <= self.capacity or not self._held:
+                self._reserve(size, pinned).touch(size, self._hurry.is_set)
+
+    def prepare_beside(self, tensors: Mapping[str, torch.Tensor], more: int = 0) -> None:
+        """``prepare`` for these tensors and ``more`` bytes in a thread of its own. Where there is no room the save will find out."""
+        size, pinned = size_of(tensors) + more, any(t.device.type == "cuda" for t in tensors.values())
+
+        def prepare() -> None:
+            try:
+                self.prepare(size, pinned=pinned)
+            except NoRoomError as error:
+                log.debug("no staging memory yet: %s", error)
+
+        threading.Thread(target=prepare, name="spotburst-staging", daemon=True).start()
 
     def stage(self, tensors: Mapping[str, torch.Tensor]) -> Batch:
-        """Copy all of them; when this returns the program may change them. Held until ``release``."""
-        small, large, size = _plan(tensors)
-        devices = {t.device for t in tensors.values() if t.device.type != "cpu"}
+        """Copy all of them; when this returns the program may change them. Held until ``release``. Raises ``NoRoomError``."""
+        small, large, size = plan(tensors)
+        devices = {t.device for t in tensors.values() if not t.is_cpu}
+        self._hurry.set()
         with self._lock:
+            self._hurry.clear()
             if self._held:
                 raise RuntimeError("the staging arena still holds another save")
-            self._reserve(size, any(d.type == "cuda" for d in devices))
+            pages = self._reserve(size, any(d.type == "cuda" for d in devices))
+            if pages.touched < size:
+                pages.touch(size, lambda: True)  # is there room? The copying threads touch what is left themselves
+                pages.touched = size
             self._held = True
         try:
             batch = Batch()
-            self._copy_large(large, batch, self._copy_small(small, batch))
+            end = _copy_small(pages, small, batch)
+            _copy_large(pages, large, batch, end)
             for device in devices:
                 # The copies were put behind the step's own work on its stream; only now are they done.
                 torch.accelerator.synchronize(device)
@@ -132,83 +154,110 @@ class Arena:
         """The staged bytes are no longer needed."""
         self._held = False
 
-    def _reserve(self, size: int, pinned: bool) -> None:
-        if size <= self.capacity:
-            return
-        if self._held:
-            raise RuntimeError("the staging arena still holds another save")
-        self._bytes, self._view = None, memoryview(bytearray())  # the old one goes before the new one comes
-        rounded = -(-size // _GRAIN) * _GRAIN
-        if pinned:
-            self._bytes = torch.empty(rounded, dtype=torch.uint8, pin_memory=True)
+    def _reserve(self, size: int, pinned: bool) -> Pages:
+        if self._pages is None or size > self.capacity:
+            self._pages = None  # the old one goes before the new one comes
+            self._pages = Pages(size, pinned=pinned)
+            self.allocations += 1
+        return self._pages
+
+
+def _copy_small(pages: Pages, tensors: list[_Sized], batch: Batch) -> int:
+    """Copy what goes into bundles; returns the end in the arena."""
+    if not tensors:
+        return 0
+    rows: list[Row] = [(name, tensor.dtype, tensor.shape) for name, tensor, _ in tensors]
+    offsets: list[int] = []
+    start = end = first = 0
+    for index, (_, _, length) in enumerate(tensors):
+        offset = (end + ALIGNMENT - 1) & -ALIGNMENT
+        if offset + length > start + SIZE:
+            batch.bundles.append(Bundle(rows[first:index], pages.view[start:end]))
+            start, first = offset, index
+        offsets.append(offset)
+        end = offset + length
+    batch.bundles.append(Bundle(rows[first:], pages.view[start:end]))
+    at = 0
+    for (dtype, shape), alike in groupby(rows, key=lambda row: row[1:]):
+        stop = at + sum(1 for _ in alike)
+        _copy_alike(pages, tensors[at:stop], offsets[at:stop], dtype, shape)
+        at = stop
+    return end
+
+
+@torch.no_grad()
+def _copy_alike(
+    pages: Pages, tensors: list[_Sized], offsets: list[int], dtype: torch.dtype, shape: tuple[int, ...]
+) -> None:
+    """Small tensors of one dtype and shape, next to each other in the arena."""
+    length = tensors[0][2]
+    if not length:
+        return
+    together = len(tensors) >= _ALIKE and shape and length % ALIGNMENT == 0 and dtype in _JOINED
+    if together and all(tensor.is_cpu for _, tensor, _ in tensors):
+        target = pages.bytes[offsets[0] : offsets[-1] + length].view(dtype)
+        torch.cat(
+            [tensor for _, tensor, _ in tensors],
+            out=target.view(len(tensors) * shape[0], *shape[1:]),
+        )
+        return
+    base, move = pages.address, ctypes.memmove
+    for (_, tensor, _), offset in zip(tensors, offsets, strict=True):
+        if not tensor.is_cpu:
+            _copy_to(pages, tensor, offset, length)
+            continue
+        plain = tensor.contiguous()
+        if plain.is_conj() or plain.is_neg():
+            plain = plain.resolve_conj().resolve_neg()
+        move(base + offset, plain.data_ptr(), length)
+
+
+@torch.no_grad()
+def _copy_large(pages: Pages, tensors: list[_Sized], batch: Batch, offset: int) -> None:
+    pieces: list[_Piece] = []
+    others: list[tuple[torch.Tensor, int, int]] = []
+    base = pages.address
+    for name, tensor, length in tensors:
+        offset = _paged(offset)
+        if tensor.is_cpu and is_plain(tensor):
+            source = tensor.data_ptr()
+            pieces += ((base + offset + at, source + at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
         else:
-            try:
-                pages = mmap.mmap(-1, rounded, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-            except OSError as error:
-                raise MemoryError(f"{rounded} bytes of staging memory are not to be had: {error.strerror}") from error
-            if hasattr(mmap, "MADV_HUGEPAGE"):  # with huge pages it is touched in a third of the time
-                pages.madvise(mmap.MADV_HUGEPAGE)
-            # A loader's workers do not need it, and its pages would have to be copied after each fork.
-            pages.madvise(mmap.MADV_DONTFORK)
-            self._bytes = torch.frombuffer(pages, dtype=torch.uint8)
-            ctypes.memset(self._bytes.data_ptr(), 0, rounded)
-        self._view = memory_of(self._bytes)
-        self.allocations += 1
-
-    @torch.no_grad()
-    def _copy_small(self, tensors: list[_Sized], batch: Batch) -> int:
-        """Copy what goes into bundles; returns the end in the arena."""
-        if not tensors:
-            return 0
-        view = self._view
-        base = self._bytes.data_ptr() if self._bytes is not None else 0
-        move = ctypes.memmove
-        start = end = 0
-        rows: list[Row] = []
-        for name, tensor, length in tensors:
-            offset = aligned(end)
-            if offset + length > start + SIZE:
-                batch.bundles.append(Bundle(rows, view[start:end]))
-                start, rows = offset, []
-            end = offset + length
-            rows.append((name, tensor.dtype, tensor.shape))
-            if not length:
-                continue
-            if not tensor.is_cpu:
-                self._copy_to(tensor, offset, length)
-                continue
-            plain = tensor.contiguous()
-            if plain.is_conj() or plain.is_neg():
-                plain = plain.resolve_conj().resolve_neg()
-            move(base + offset, plain.data_ptr(), length)
-        batch.bundles.append(Bundle(rows, view[start:end]))
-        return end
-
-    @torch.no_grad()
-    def _copy_large(self, tensors: list[_Sized], batch: Batch, offset: int) -> None:
-        view = self._view
-        base = self._bytes.data_ptr() if self._bytes is not None else 0
-        # Two threads copy hardly faster than one, and on a busy machine they wait for each other.
-        few = torch.get_num_threads() <= _FEW
-        for name, tensor, length in tensors:
-            offset = _paged(offset)
-            if tensor.is_cpu and (few or length < _SMALL) and _plain(tensor):
-                ctypes.memmove(base + offset, tensor.data_ptr(), length)
-            else:
-                self._copy_to(tensor, offset, length)
-            end = offset + length
-            batch.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), view[offset:end]))
-            offset = end
-
-    def _copy_to(self, tensor: torch.Tensor, offset: int, length: int) -> None:
-        assert self._bytes is not None  # noqa: S101
-        target = self._bytes[offset : offset + length]
-        if _plain(tensor):
-            # As bytes: there are dtypes (int4, …) that have no copy of their own.
-            target.copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
-        else:
-            target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)
+            others.append((tensor, offset, length))
+        end = offset + length
+        batch.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), pages.view[offset:end]))
+        offset = end
+    left = iter(pieces)
+    total = sum(length for _, _, length in pieces)
+    helpers = [
+        threading.Thread(target=_move, args=(left,), name="spotburst-copy", daemon=True)
+        for _ in range(min(_processors(), _THREADS, total // _PER_THREAD) - 1)
+    ]
+    for helper in helpers:
+        helper.start()
+    try:
+        for tensor, at, length in others:
+            _copy_to(pages, tensor, at, length)
+        _move(left)
+    finally:
+        for helper in helpers:
+            helper.join()
 
 
-def _plain(tensor: torch.Tensor) -> bool:
-    return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+def _processors() -> int:
+    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
+
+
+def _move(pieces: Iterator[_Piece]) -> None:
+    """Copy until there are none left. Of several threads each takes the next piece: the interpreter lock is only free in the copy."""
+    for target, source, length in pieces:
+        ctypes.memmove(target, source, length)
+
+
+def _copy_to(pages: Pages, tensor: torch.Tensor, offset: int, length: int) -> None:
+    target = pages.bytes[offset : offset + length]
+    if is_plain(tensor):
+        # As bytes: there are dtypes (int4, …) that have no copy of their own.
+        target.copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
+    else:
+        target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)

@@ -15,6 +15,7 @@ import sys
 from collections import Counter, OrderedDict, defaultdict, deque
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from operator import attrgetter
 from typing import Any
 
 import torch
@@ -34,6 +35,11 @@ _FACTORIES: dict[str, Callable[[], Any]] = {
     "str": str,
 }
 _NUMPY_KINDS = "biufcSUmM"
+_MANY = 8
+_KEYS = {str}
+_TENSORS = {torch.Tensor, torch.nn.Parameter}
+_PROBLEMS = attrgetter("layout", "is_quantized", "is_meta")
+_NO_PROBLEM = (torch.strided, False, False)
 
 
 class UnsupportedState(CheckpointFailed):
@@ -113,8 +119,8 @@ def _where(path: str) -> str:
 @dataclass(slots=True)
 class _Encoder:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
-    seen: dict[int, list[tuple[torch.Tensor, str]]] = field(default_factory=dict)
-    """Tensors by address, with the names that they have been given."""
+    seen: dict[int, str | list[str]] = field(default_factory=dict)
+    """Names of tensors by address."""
 
     def encode(self, value: Any, path: str, depth: int) -> Any:
         if value is None or value is True or value is False:
@@ -139,7 +145,9 @@ class _Encoder:
 
     def mapping(self, value: Mapping[Any, Any], path: str, depth: int) -> dict[str, Any]:
         dot = f"{path}." if path else ""
-        if all(type(k) is str for k in value):
+        if _KEYS.issuperset(map(type, value)):
+            if len(value) >= _MANY and self.many(value, dot):
+                return {"tensors": list(value), "under": dot}
             # Tensors here and not by way of ``encode``: a state may have very many.
             return {
                 "map": {
@@ -157,6 +165,22 @@ class _Encoder:
                 )
             pairs.append([self.encode(key, f"{dot}(key)", depth), self.encode(v, f"{dot}{key!r}", depth)])
         return {"dict": pairs}
+
+    def many(self, value: Mapping[str, Any], dot: str) -> bool:
+        """Note a mapping of tensors alone that no other name refers to, all at once: a state may have very many. False if it is none."""
+        found = list(value.values())
+        if not _TENSORS.issuperset(map(type, found)) or set(map(_PROBLEMS, found)) != {_NO_PROBLEM}:
+            return False
+        addresses = list(map(torch.Tensor.data_ptr, found))
+        unlike = set(addresses)
+        if len(unlike) != len(found) or 0 in unlike or not self.seen.keys().isdisjoint(unlike):
+            return False
+        names = [dot + key for key in value]
+        if not self.tensors.keys().isdisjoint(names):
+            return False
+        self.tensors.update(zip(names, found, strict=True))
+        self.seen.update(zip(addresses, names, strict=True))
+        return True
 
     def sequence(self, value: Any, path: str, depth: int) -> list[Any]:
         return [self.encode(v, f"{path}[{i}]", depth) for i, v in enumerate(value)]
@@ -229,12 +253,13 @@ class _Encoder:
             # Tied weights and other names of the same memory are stored once.
             here = self.seen.get(address)
             if here is None:
-                self.seen[address] = [(value, name)]
+                self.seen[address] = name
             else:
-                for other, known in here:
-                    if _same(other, value):
-                        return known
-                here.append((value, name))
+                known = here if isinstance(here, list) else [here]
+                for other in known:
+                    if _same(self.tensors[other], value):
+                        return other
+                self.seen[address] = [*known, name]
         # Kept until the checkpoint is staged, so that no later temporary can come to lie at the same address.
         self.tensors[name] = value
         return name
@@ -263,6 +288,9 @@ def _decode(node: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         return {k: _decode(v, tensors) for k, v in body.items()}
     if kind == "tensor":
         return tensors[body]
+    if kind == "tensors":
+        under = node["under"]
+        return {k: tensors[under + k] for k in body}
     decoder = _DECODERS.get(kind)
     if decoder is None:
         raise NewerFormat(f"the checkpoint's state holds a value of kind {kind!r}, which this version doesn't know")

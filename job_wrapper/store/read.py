@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from functools import partial
+from typing import Protocol, runtime_checkable
 
 from job_wrapper.errors import Damaged
 from job_wrapper.store.checkpoint_codec import decode_manifest, decode_part
@@ -16,6 +19,15 @@ _GAP = 64 << 10
 _SPAN = 8 << 20
 THREADS = 4
 """Requests under way at once: two processors hash, and a bucket answers each slowly."""
+
+
+@runtime_checkable
+class MappingStore(ObjectStore, Protocol):
+    """An ``ObjectStore`` whose bytes can be looked at where they lie."""
+
+    def mapped(self, key: str, offset: int, length: int) -> AbstractContextManager[memoryview | None]:
+        """``length`` bytes of an object from ``offset`` on, without a copy; None where that can't be done for this object."""
+        ...
 
 
 def _verified(store: ObjectStore, ref: ObjectRef) -> bytes:
@@ -60,8 +72,13 @@ class _Read:
     pieces: list[tuple[Segment, memoryview, str]] = field(default_factory=list)
 
 
-def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]], threads: int = THREADS) -> None:
-    """Fill many buffers in parallel; small neighbours are fetched together. Raises ``Damaged`` naming object, item and place."""
+def read_items_into(
+    store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]], threads: int = THREADS, *, verified: bool = False
+) -> None:
+    """Fill many buffers in parallel; small neighbours are fetched together. Raises ``Damaged`` naming object, item and place.
+
+    ``verified``: ``verify_items`` has just passed them.
+    """
     pieces: list[tuple[Segment, memoryview, str]] = []
     for item, buffer in pairs:
         view = buffer if buffer.format == "B" and buffer.ndim == 1 else buffer.cast("B")
@@ -71,16 +88,45 @@ def read_items_into(store: ObjectStore, pairs: Iterable[tuple[Item, memoryview]]
         for segment in item.segments:
             pieces.append((segment, view[at : at + segment.length], item.name))
             at += segment.length
-    reads = _plan(pieces)
+    check = _pass if verified else _check
     scratch: list[bytearray] = []
+    _each(_plan(pieces), threads, lambda read: _fetch(store, read, scratch, check))
+
+
+def verify_items(store: ObjectStore, items: Iterable[Item], threads: int = THREADS) -> bool:
+    """Verify items where they are stored, into no memory of the caller's. False, and nothing is known, if the store has no way to do it.
+
+    Raises ``Damaged`` naming object, item and place.
+    """
+    if not isinstance(store, MappingStore):
+        return False
+    nowhere = memoryview(b"")
+    pieces = [(segment, nowhere, item.name) for item in items for segment in item.segments]
+    _each(_plan(pieces), threads, partial(_look, store))
+    return True
+
+
+def _look(store: MappingStore, read: _Read) -> None:
+    with store.mapped(read.pack, read.start, read.end - read.start) as mapped:
+        data = mapped
+        if data is None:
+            data = memoryview(bytearray(read.end - read.start))
+            store.read_into(read.pack, read.start, data)
+        for segment, _, name in read.pieces:
+            at = segment.offset - read.start
+            with data[at : at + segment.length] as view:
+                _check(store, segment, view, name)
+
+
+def _each(reads: list[_Read], threads: int, act: Callable[[_Read], None]) -> None:
     if threads <= 1 or len(reads) <= 1:
         for read in reads:
-            _fetch(store, read, scratch)
+            act(read)
         return
     from concurrent.futures import ThreadPoolExecutor
 
     with ThreadPoolExecutor(threads, "spotburst-read") as pool:
-        futures = [pool.submit(_fetch, store, read, scratch) for read in reads]
+        futures = [pool.submit(act, read) for read in reads]
         try:
             for future in futures:
                 future.result()
@@ -109,12 +155,15 @@ def _plan(pieces: list[tuple[Segment, memoryview, str]]) -> list[_Read]:
     return reads
 
 
-def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray]) -> None:
+_Check = Callable[[ObjectStore, Segment, memoryview, str], None]
+
+
+def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray], check: _Check) -> None:
     """``scratch`` holds buffers of ``_SPAN`` bytes that are free."""
     if len(read.pieces) == 1:
         segment, view, name = read.pieces[0]
         store.read_into(read.pack, read.start, view)
-        _check(store, segment, view, name)
+        check(store, segment, view, name)
         return
     try:
         buffer = scratch.pop()
@@ -125,8 +174,12 @@ def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray]) -> None:
     for segment, view, name in read.pieces:
         at = segment.offset - read.start
         view[:] = data[at : at + segment.length]
-        _check(store, segment, view, name)
+        check(store, segment, view, name)
     scratch.append(buffer)
+
+
+def _pass(store: ObjectStore, segment: Segment, view: memoryview, name: str) -> None:
+    """Nothing to check."""
 
 
 def _check(store: ObjectStore, segment: Segment, view: memoryview, name: str) -> None:

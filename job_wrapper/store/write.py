@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from types import TracebackType
 from typing import Any
@@ -70,6 +70,17 @@ class PartWriter:
     ) -> None:
         """Add a contiguous tensor shard. ``data`` holds its bytes, of any item size; it is not copied (see the class)."""
         self._add(name, ItemKind.TENSOR, data, {"dtype": dtype, "shape": list(shape), **attributes})
+
+    def add_streamed(
+        self, name: str, length: int, copy: Callable[[memoryview, int], None], *, dtype: str, shape: Sequence[int]
+    ) -> None:
+        """Add a tensor of ``length`` bytes through at most ``MAX_FILES`` bytes of memory: ``copy(view, offset)`` fills it, from ``offset`` on."""
+        ranges = _pieces(length, ())
+        places = self._row(name, ItemKind.TENSOR, {"dtype": dtype, "shape": list(shape)}, len(ranges))
+        for index, (offset, count) in enumerate(ranges):
+            view = memoryview(bytearray(count)) if count < LARGE else self._files.take(count, self._still)
+            copy(view, offset)
+            self._enqueue(Job(view, places, index, self._base_place(name, index)))
 
     def add_bytes(self, name: str, data: bytes | memoryview, **attributes: Any) -> None:
         """Add a named byte string."""

@@ -13,7 +13,8 @@ import torch
 
 from job_wrapper.checkpoint import Checkpointer, DirectCommitter, UnsupportedState
 from job_wrapper.checkpoint.checkpointer import PART
-from job_wrapper.checkpoint.saver import read_state, settle
+from job_wrapper.checkpoint.loading import read_state
+from job_wrapper.checkpoint.saver import settle
 from job_wrapper.client import Committed, Request
 from job_wrapper.errors import CheckpointFailed, ExitCode
 from job_wrapper.store import ObjectRef
@@ -77,7 +78,7 @@ def stored(committer: DirectCommitter, name: str) -> dict[int, Any]:
     """The value of one part of the state in each commit that is kept, by step."""
     found = {}
     for commit in committer._claim.entry.summary.commits:
-        tree, _ = read_state(committer.store, commit.manifest, PART)
+        tree = read_state(committer.store, commit.manifest, PART).tree
         found[tree["completed"]] = tree["state"][name]
     return found
 

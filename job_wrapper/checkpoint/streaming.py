@@ -1,0 +1,97 @@
+"""A save that the program waits for anyway: the state goes from the program's own memory to the packs, piece by piece.
+
+It needs little memory of its own, and no staging before the first byte is written.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import logging
+from collections.abc import Callable, Iterator, Mapping
+
+import torch
+
+from job_wrapper.checkpoint import bundles
+from job_wrapper.checkpoint.memory import NoRoomError, is_plain
+from job_wrapper.checkpoint.staging import Arena, Batch, plan
+from job_wrapper.checkpoint.state import dtype_name
+from job_wrapper.store import PartWriter
+
+log = logging.getLogger("spotburst")
+
+
+def content_of(tensors: Mapping[str, torch.Tensor], arena: Arena | None, step: int) -> Batch | Stream:
+    """What a save writes: a copy in the arena, or where that is None or there is no room for it, the tensors themselves."""
+    if arena is None:
+        return Stream(tensors)
+    try:
+        return arena.stage(tensors)
+    except NoRoomError as error:
+        log.warning(
+            "there is no room to stage the state in host memory (%s), so training stops until step %d is saved; "
+            "with about once the size of the state more (--mem) it would go on",
+            error,
+            step,
+        )
+        return Stream(tensors)
+
+
+class Stream:
+    """Content of a save, read as it is written: the tensors must not change before the save has ended.
+
+    Of a tensor whose memory isn't in order (transposed, say) one copy is made, one tensor at a time.
+    """
+
+    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
+        self._small, self._large, self.total = plan(tensors)
+
+    def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
+        """Into the part. ``done`` is told the bytes of each piece, and may raise."""
+        packed: list[bundles.Bundle] = []
+        for bundle in self._bundles():
+            writer.add_bytes(bundles.name_of(len(packed)), bundle.data)
+            done(len(bundle.data))
+            packed.append(bundles.Bundle(bundle.rows))
+        if packed:
+            writer.add_bytes(bundles.INDEX, bundles.encode_index(packed))
+        for name, tensor, length in self._large:
+            copy = _Copy(tensor, done)
+            writer.add_streamed(name, length, copy, dtype=dtype_name(tensor.dtype), shape=tuple(tensor.shape))
+
+    def _bundles(self) -> Iterator[bundles.Bundle]:
+        if not self._small:
+            return
+        rows: list[bundles.Row] = []
+        memory, end = bytearray(bundles.SIZE), 0
+        for name, tensor, length in self._small:
+            offset = bundles.aligned(end)
+            if offset + length > bundles.SIZE:
+                yield bundles.Bundle(rows, memoryview(memory)[:end])
+                rows, memory, offset = [], bytearray(bundles.SIZE), 0
+            end = offset + length
+            rows.append((name, tensor.dtype, tuple(tensor.shape)))
+            if length:
+                _Copy(tensor)(memoryview(memory)[offset:end], 0)
+        yield bundles.Bundle(rows, memoryview(memory)[:end])
+
+
+class _Copy:
+    """Fills memory with a tensor's bytes from some offset on."""
+
+    def __init__(self, tensor: torch.Tensor, done: Callable[[int], None] = lambda count: None) -> None:
+        self._done = done
+        with torch.no_grad():
+            if not is_plain(tensor):
+                tensor = tensor.resolve_conj().resolve_neg().contiguous()
+            self._tensor = tensor.detach()
+            # As bytes: there are dtypes (int4, …) that have no copy of their own.
+            self._bytes = None if tensor.is_cpu else self._tensor.reshape(-1).view(torch.uint8)
+
+    def __call__(self, view: memoryview, offset: int) -> None:
+        length = len(view)
+        if self._bytes is None:
+            target = ctypes.addressof(ctypes.c_ubyte.from_buffer(view))
+            ctypes.memmove(target, self._tensor.data_ptr() + offset, length)
+        else:
+            torch.frombuffer(view, dtype=torch.uint8).copy_(self._bytes[offset : offset + length])
+        self._done(length)
