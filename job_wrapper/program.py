@@ -80,7 +80,7 @@ def progress(completed: int, total: int | None = None) -> None:
     It is kept with the next checkpoint, or by itself with ``--continuity restartable``. Cheap enough for every second, not for every
     millisecond. Raises ``UsageError`` for what is no count, ``ConnectionLost`` if the wrapper is gone.
     """
-    from job_wrapper.progress import tell
+    from job_wrapper.tell import tell
     from job_wrapper.run.counters import counters_of
 
     if counters_of({"completed": completed}) is None or (

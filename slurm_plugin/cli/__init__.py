@@ -17,7 +17,7 @@ def main() -> int:
 
         return agent(sys.argv[2:])
     if command == "progress":
-        from job_wrapper.progress import main as progress
+        from job_wrapper.tell import main as progress
 
         return progress(sys.argv[2:])
     from slurm_plugin.cli.app import start
