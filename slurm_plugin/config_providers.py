@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Annotated, Literal
@@ -101,6 +102,14 @@ class AwsProvider(CloudProvider):
         return next((r for r in self.reservations if (r.instance_type, r.zone) == (instance_type, zone)), None)
 
 
+class GcpReservation(Model):
+    """A reservation of Compute Engine that offerings of market ``reservation`` are taken from."""
+
+    name: Name
+    instance_type: str
+    zone: str
+
+
 class GcpProvider(CloudProvider):
     """Google Compute Engine."""
 
@@ -108,9 +117,55 @@ class GcpProvider(CloudProvider):
     project: str
     region: str
     endpoint_url: str | None = None
+    """For another server than Google's; it is then spoken to without credentials."""
     image: str
+    """``projects/P/global/images/NAME``, or ``…/images/family/NAME`` for the newest of a family."""
     subnetwork: str
+    """Name of one in the region, or its whole path."""
+    zones: tuple[str, ...] = ()
+    """Zones that an offering of zone ``any`` may be made in; empty: all of the region."""
     service_account: str | None = None
+    """E-mail of the account that nodes have: it lets them reach the checkpoints."""
+    network_tags: tuple[str, ...] = ()
+    disk_gb: Annotated[int, Field(ge=10)] | None = None
+    disk_type: str = "pd-balanced"
+    placement_policy: str | None = None
+    """Name of a compact placement policy in the region: nodes of a job that needs several are made under it."""
+    reservations: tuple[GcpReservation, ...] = ()
+    labels: Mapping[str, str] = {}
+    """Labels of the site's own, on every instance."""
+    node_program: Path = Path("/opt/spotburst/bin/spotburst")
+    """Where the image has spotburst."""
+
+    @field_validator("labels")
+    @classmethod
+    def _own_labels(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for key, text in value.items():
+            if key.startswith("spotburst-"):
+                raise ValueError(f"{key!r}: keys that begin with spotburst- are taken; choose another")
+            if not re.fullmatch(r"[a-z][a-z0-9_-]{0,62}", key) or not re.fullmatch(r"[a-z0-9_-]{0,63}", text):
+                raise ValueError(f"{key}={text!r}: labels of Compute Engine take lower case, digits, - and _")
+        if len(value) > 40:
+            raise ValueError(f"{len(value)} labels: at most 40 (Compute Engine takes 64, spotburst needs some itself)")
+        return value
+
+    def unfit(self, offering: OfferingConfig) -> str:
+        """See ``CloudProvider``."""
+        anywhere = offering.zone in ANY_ZONE
+        if not anywhere and not offering.zone.startswith(self.region + "-"):
+            return f"zone {offering.zone!r} is not in region {self.region}; write one such as {self.region}-a, or any"
+        if anywhere and self.placement_policy is not None:
+            return "zone any can't be had with placement_policy, which lies in one zone: write the zone"
+        if offering.market is Market.RESERVATION and self.reservation(offering.instance_type, offering.zone) is None:
+            return (
+                f"market reservation needs an entry under reservations with instance_type {offering.instance_type} "
+                f"and zone {offering.zone}"
+            )
+        return ""
+
+    def reservation(self, instance_type: str, zone: str) -> GcpReservation | None:
+        """The reservation that an offering is taken from."""
+        return next((r for r in self.reservations if (r.instance_type, r.zone) == (instance_type, zone)), None)
 
 
 class AzureProvider(CloudProvider):

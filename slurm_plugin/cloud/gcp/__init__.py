@@ -1,0 +1,1 @@
+"""Google Compute Engine. Its client library is the extra ``gcp`` and is imported in ``client`` alone."""

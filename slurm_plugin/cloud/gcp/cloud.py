@@ -1,0 +1,334 @@
+"""Compute Engine as a provider. A machine is called as its node; bulk inserts make many in one call.
+
+A call is noted on disk before it is sent, under a request id that follows from its launches, and is repeated under it until its operation's
+end is known. So a crash between any two steps, and an answer that never came, make no second machine.
+"""
+
+from __future__ import annotations
+
+import threading
+import time
+from collections.abc import Callable, Iterable, Sequence
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+
+from slurm_plugin.cloud import launch_ids, tags
+from slurm_plugin.cloud.gcp import shape
+from slurm_plugin.cloud.gcp.client import Gce, has_notice
+from slurm_plugin.cloud.gcp.errors import NAME_IN_USE, NO_ANSWER, RUNNING, ApiError, most_telling
+from slurm_plugin.cloud.gcp.journal import KEEP, Call, Journal, request_id
+from slurm_plugin.cloud.gcp.shape import Machine
+from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, Market, RefusalKind, Refused
+from slurm_plugin.config import Config, GcpProvider
+from slurm_plugin.config_providers import ANY_ZONE
+from slurm_plugin.errors import CloudUnavailable, ConfigError
+from slurm_plugin.render import Programs, agent_service, gcp_startup
+
+PATIENCE = 8.0
+"""Seconds that a launch waits for its operations; one that takes longer is looked at again at the next call."""
+POLL = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
+BATCH = 100
+"""Machines of one call where they need not come together: each machine bears the list of its call's members."""
+LAG = 300.0
+"""Seconds after a launch in which a machine that the listing lacks is asked for by name."""
+ASK_AGAIN = 60.0
+"""Seconds after which a machine that should be ending is ended again."""
+AT_ONCE = 8
+
+
+def from_config(config: Config, name: str) -> GcpCloud:
+    """The provider of that name in burst.yaml. Raises ``ConfigError``. Nothing is sent."""
+    settings = config.providers.get(name)
+    if not isinstance(settings, GcpProvider):
+        raise ConfigError(f"providers.{name}: not of type gcp")
+    return GcpCloud(name, settings, cluster=config.cluster, state_dir=config.state_dir, slurm_conf=config.slurm.conf)
+
+
+class GcpCloud:
+    """Implements ``slurm_plugin.cloud.provider.Provider``."""
+
+    def __init__(
+        self,
+        name: str,
+        config: GcpProvider,
+        *,
+        cluster: str,
+        state_dir: Path,
+        slurm_conf: Path,
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.name, self.config, self.cluster = name, config, cluster
+        self.api = Gce(config)
+        self.journal = Journal(state_dir / "launches" / name)
+        self._clock = clock
+        program = config.node_program
+        self._unit = agent_service(Programs(program, program, program, program), slurm_conf=slurm_conf)
+        self._lock = threading.Lock()
+        self._notice = has_notice()
+        self._ending: dict[int, float] = {}
+        self._over: set[str] = set()
+        """Launch ids of machines that were asked for by name and were not there any more."""
+
+    def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
+        """See ``Provider.launch``."""
+        with self._lock:
+            self.journal.forget(self._clock() - KEEP)
+            answers: dict[str, Launched | Refused] = {}
+            fresh = [r for r in requests if self._call_of(r.launch_id) is None]
+            if fresh:
+                try:
+                    seen = self._machines()
+                except ApiError as error:
+                    refused = ApiError(error.code if error.kind is RefusalKind.TRY_LATER else NO_ANSWER, error.text)
+                    answers |= {r.launch_id: refused.refuse(r.launch_id, r.offering.instance_type) for r in fresh}
+                else:
+                    for call in self._plan(fresh, seen, answers):
+                        self.journal.save(call)
+            wanted = [
+                c for r in requests if r.launch_id not in answers and (c := self._call_of(r.launch_id)) is not None
+            ]
+            failed = self._drive(
+                list({c.request_id: c for c in wanted if not c.done}.values()), {r.launch_id: r for r in requests}
+            )
+            for request in requests:
+                if request.launch_id not in answers:
+                    answers[request.launch_id] = self._answer(request, failed)
+            return [answers[r.launch_id] for r in requests]
+
+    def terminate(self, instance_ids: Sequence[str]) -> None:
+        """See ``Provider.terminate``."""
+        wanted = {i for i in instance_ids if "/" in i}
+        if not wanted:
+            return
+        try:
+            listed = {m.instance_id: m for m in self._machines()}
+            missing = [i for i in wanted if i not in listed]
+            found = [listed[i] for i in wanted if i in listed] + self._by_name(i.rsplit("/", 1)[-1] for i in missing)
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
+        self._end([m for m in found if self._ending.get(m.number, float("-inf")) < time.monotonic() - ASK_AGAIN])
+
+    def instances(self) -> list[Instance]:
+        """See ``Provider.instances``."""
+        try:
+            machines = self._machines()
+            listed = {m.owner.launch_id for m in machines}
+            recent = [c for c in self.journal.calls() if c.asked > self._clock() - LAG]
+            made = [i for c in recent for i in c.made if i not in listed and i not in self._over]
+            unlisted = self._by_name(made)
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
+        starting = (InstanceState.PENDING, InstanceState.RUNNING)
+        return [m.instance() for m in machines] + [
+            m.instance(InstanceState.PENDING if m.state in starting else None) for m in unlisted
+        ]
+
+    # Launching.
+
+    def _call_of(self, launch_id: str) -> Call | None:
+        """The call that decides about the launch; None where it is to be asked for (again)."""
+        calls = self.journal.of(launch_id)
+        if calls and (not calls[-1].done or launch_id in calls[-1].made or launch_id in calls[-1].refused):
+            return calls[-1]
+        return None
+
+    def _plan(
+        self, fresh: Sequence[LaunchRequest], seen: Sequence[Machine], answers: dict[str, Launched | Refused]
+    ) -> list[Call]:
+        """The calls to make for what was never asked, and ``answers`` to what needs no call. Ends machines that only keep a name."""
+        by_launch = {m.owner.launch_id: m for m in seen}
+        groups: dict[tuple[str, str | None, str], list[LaunchRequest]] = {}
+        for request in fresh:
+            machine = by_launch.get(request.launch_id)
+            if machine is not None:
+                answers[request.launch_id] = Launched(request.launch_id, machine.instance_id)
+                continue
+            key = (request.offering.id, request.gang, launch_ids.base_of(request.launch_id))
+            groups.setdefault(key, []).append(request)
+        calls = []
+        for (_, gang, _), group in groups.items():
+            fits = []
+            for request in group:
+                refused = self._unfit(request, seen)
+                if refused is not None:
+                    answers[request.launch_id] = refused.refuse(request.launch_id, request.offering.instance_type)
+                else:
+                    fits.append(request)
+            if gang and len(fits) < len(group):
+                told = [a for r in group if isinstance(a := answers.get(r.launch_id), Refused)]
+                for request in fits:
+                    answers[request.launch_id] = Refused(request.launch_id, told[0].kind, told[0].code, told[0].text)
+                continue
+            calls += [self._call(piece) for piece in ([fits] if gang else launch_ids.chunks(fits, BATCH)) if piece]
+        return calls
+
+    def _unfit(self, request: LaunchRequest, seen: Sequence[Machine]) -> ApiError | None:
+        """Why the node can't be made now."""
+        if not shape.NAME.fullmatch(request.node):
+            return ApiError(
+                "invalid",
+                f"{request.node!r} can't be a machine's name: lower case, digits and -, beginning with a letter",
+            )
+        for machine in seen:
+            if machine.name == request.node and self._zone(request) in ("", machine.zone):
+                if machine.state is InstanceState.GONE:
+                    self._end([machine])
+                return ApiError(
+                    NAME_IN_USE,
+                    f"{machine.zone}: an earlier machine called {machine.name} is {machine.status} and not yet deleted",
+                )
+        return None
+
+    def _zone(self, request: LaunchRequest) -> str:
+        """ "" for the whole region."""
+        return "" if request.offering.zone in ANY_ZONE else request.offering.zone
+
+    def _call(self, group: Sequence[LaunchRequest]) -> Call:
+        first = group[0]
+        members = {r.launch_id: r.node for r in group}
+        spot = first.offering.market is Market.SPOT
+        return Call(
+            request_id=request_id(members, len(self.journal.of(min(members)))),
+            members=members,
+            nodeset=first.nodeset,
+            offering_id=first.offering.id,
+            zone=self._zone(first),
+            instance_type=first.offering.instance_type,
+            market=first.offering.market.value,
+            whole=first.gang is not None,
+            notice=spot and self._notice,
+            asked=self._clock(),
+        )
+
+    def _drive(self, calls: Sequence[Call], requests: dict[str, LaunchRequest]) -> dict[str, ApiError]:
+        """Send what was not sent, wait a while, settle what has ended. Returns, by request id, why a call is still open."""
+        failed: dict[str, ApiError] = {}
+        running: list[Call] = []
+        for call in calls:
+            try:
+                if not call.operation:
+                    call.operation = self._send(call, requests)
+                    self.journal.save(call)
+                running.append(call)
+            except ApiError as error:
+                if error.kind is RefusalKind.TRY_LATER:
+                    failed[call.request_id] = error
+                else:
+                    self._try_settle(call, [error], failed)
+        until = time.monotonic() + PATIENCE
+        waits = iter(POLL)
+        while running:
+            still: list[Call] = []
+            for call in running:
+                try:
+                    errors = self.api.operation(call.zone, call.operation)
+                except ApiError as error:
+                    if (
+                        error.status == 404
+                    ):  # operations are forgotten in the end; the machines themselves tell the rest
+                        errors = []
+                    else:
+                        failed[call.request_id] = error
+                        continue
+                if errors is None:
+                    still.append(call)
+                else:
+                    self._try_settle(call, errors, failed)
+            running = still
+            wait = next(waits, POLL[-1])
+            if running and time.monotonic() + wait > until:
+                break
+            if running:
+                time.sleep(wait)
+        return failed | {c.request_id: ApiError(RUNNING, f"operation {c.operation} is under way") for c in running}
+
+    def _send(self, call: Call, requests: dict[str, LaunchRequest]) -> str:
+        known = next((r for i in call.members if (r := requests.get(i)) is not None), None)
+        settings = {**(known.node_config if known else {}), "provider": "gcp"}
+        if call.notice:
+            settings["notice_seconds"] = float(shape.NOTICE)
+        resource = shape.resource(self.config, self.cluster, call, gcp_startup(settings, self._unit))
+        return self.api.insert(call.zone, resource, call.request_id)
+
+    def _try_settle(self, call: Call, errors: list[ApiError], failed: dict[str, ApiError]) -> None:
+        try:
+            self._settle(call, errors)
+        except (ApiError, CloudUnavailable) as error:
+            failed[call.request_id] = error if isinstance(error, ApiError) else ApiError(NO_ANSWER, str(error))
+
+    def _settle(self, call: Call, errors: list[ApiError]) -> None:
+        """The call's operation has ended: which of its machines are there, and why not the others."""
+        if call.notice and any("preemptionnotice" in e.text.replace("_", "").lower() for e in errors):
+            self._notice = False  # this project's API does not take it; the same machines are asked for without
+            call.done = True
+            self.journal.save(call)
+            return
+        there = {m.owner.launch_id: m for m in self._machines() if m.owner.launch_id in call.members}
+        there |= {m.owner.launch_id: m for m in self._by_name((i for i in call.members if i not in there), call)}
+        missing = [i for i in call.members if i not in there]
+        if missing and call.whole and there:
+            self._end(list(there.values()))
+            missing, there = list(call.members), {}
+        call.made = {launch_id: machine.zone for launch_id, machine in there.items()}
+        if missing and (worst := most_telling(errors)).kind is not RefusalKind.TRY_LATER:
+            call.refused = dict.fromkeys(missing, (worst.code, worst.text, worst.status, worst.limit))
+        call.done = True
+        self.journal.save(call)
+
+    def _answer(self, request: LaunchRequest, failed: dict[str, ApiError]) -> Launched | Refused:
+        launch_id, instance_type = request.launch_id, request.offering.instance_type
+        call = self._call_of(launch_id)
+        if call is None:
+            return ApiError(NO_ANSWER, "the last try came to nothing; asked again").refuse(launch_id, instance_type)
+        if launch_id in call.made:
+            return Launched(launch_id, shape.instance_id(call.members[launch_id], launch_id))
+        if launch_id in call.refused:
+            return ApiError(*call.refused[launch_id]).refuse(launch_id, instance_type)
+        error = failed.get(call.request_id) or ApiError(RUNNING, "under way")
+        later = error if error.kind is RefusalKind.TRY_LATER else ApiError(NO_ANSWER, str(error))
+        return later.refuse(launch_id, instance_type)
+
+    # Machines.
+
+    def _machines(self) -> list[Machine]:
+        """All of this cluster that the listing shows. Raises ``ApiError``."""
+        found = self.api.instances(tags.CLUSTER, shape.label(self.cluster))
+        return [machine for instance in found if (machine := shape.read(instance, self.cluster)) is not None]
+
+    def _by_name(self, wanted: Iterable[str], call: Call | None = None) -> list[Machine]:
+        """The machines of these launches, each asked for by its name: listings may lag behind. Raises ``ApiError``."""
+        found = []
+        for launch_id in wanted:
+            of = call or next((c for c in reversed(self.journal.of(launch_id)) if launch_id in c.made), None)
+            if of is None:
+                continue
+            zone = of.made.get(launch_id) or of.zone
+            zones = [zone] if zone else list(self.config.zones) or self.api.zones()
+            for place in zones:
+                instance = self.api.instance(place, of.members[launch_id])
+                machine = shape.read(instance, self.cluster) if instance is not None else None
+                if machine is not None and machine.owner.launch_id == launch_id:
+                    found.append(machine)
+                    break
+            else:
+                if call is None:
+                    self._over.add(launch_id)
+        return found
+
+    def _end(self, machines: Sequence[Machine]) -> None:
+        """Delete them, each whatever becomes of the others. Raises ``CloudUnavailable`` that names those that could not be."""
+        if not machines:
+            return
+
+        def end(machine: Machine) -> str:
+            try:
+                self.api.delete(machine.zone, machine.number)
+            except ApiError as error:
+                return f"{machine.name}: {error}"
+            self._ending[machine.number] = time.monotonic()
+            return ""
+
+        with ThreadPoolExecutor(min(AT_ONCE, len(machines))) as pool:
+            failed = [text for text in pool.map(end, machines) if text]
+        if failed:
+            raise CloudUnavailable(f"{self.name}: {len(failed)} could not be deleted; {failed[0]}")
