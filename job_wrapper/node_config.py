@@ -11,6 +11,7 @@ import os
 from collections.abc import Mapping
 from dataclasses import asdict, dataclass, fields
 from pathlib import Path
+from typing import Any
 
 from job_wrapper.errors import UsageError
 
@@ -47,6 +48,21 @@ class NodeConfig:
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"
 
 
+def _checked(name: str, value: object, default: object) -> Any:
+    """``value`` if it is of the kind of the field's default. Raises ``ValueError`` naming the key."""
+    if isinstance(default, str):
+        fits, wanted = isinstance(value, str), "a string"
+    elif isinstance(default, float):
+        least = 0.0 if default == 0 else 1e-3
+        fits = isinstance(value, int | float) and not isinstance(value, bool) and least <= value < 1e9
+        wanted = "a number of seconds"
+    else:
+        fits, wanted = isinstance(value, int) and not isinstance(value, bool) and value >= 1, "a whole number from 1 on"
+    if not fits:
+        raise ValueError(f"{name}: {value!r} is not {wanted}")
+    return value
+
+
 def load_node_config(environ: Mapping[str, str] = os.environ) -> NodeConfig:
     """The node's settings, or the defaults where there is no file. Keys that this version does not know are passed over."""
     named = environ.get("SPOTBURST_NODE_CONFIG")
@@ -55,8 +71,9 @@ def load_node_config(environ: Mapping[str, str] = os.environ) -> NodeConfig:
             data = json.loads(place.read_text(encoding="utf-8"))
             if not isinstance(data, dict):
                 raise ValueError("not a JSON object")
-            known = {f.name: f for f in fields(NodeConfig)}
-            return NodeConfig(**{k: v for k, v in data.items() if k in known})
+            return NodeConfig(
+                **{f.name: _checked(f.name, data[f.name], f.default) for f in fields(NodeConfig) if f.name in data}
+            )
         except FileNotFoundError:
             if named:
                 raise UsageError(f"{place}: named by SPOTBURST_NODE_CONFIG, but there is no such file") from None

@@ -14,6 +14,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
+from pathlib import Path
 from typing import Any
 
 from job_wrapper.errors import ExitCode, Fenced, SpotburstError, StoreAway, StoreError, StoreRefused, kind_of, may_pass
@@ -26,7 +27,7 @@ from job_wrapper.run.hear import hear
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
 from job_wrapper.run.options import EPHEMERAL
-from job_wrapper.run.server import Server
+from job_wrapper.run.server import Server, remove_dead
 from job_wrapper.run.worker import Results, Worker
 from job_wrapper.slurm_job import SlurmJob
 
@@ -287,8 +288,13 @@ class Wrapper:
             self._event(ev.Exited(code))
             return
         self._next_check = self.clock() + CHECK_EVERY
+        self._upkeep.submit(self._remove_dead)
 
     # In the workers' threads
+
+    def _remove_dead(self) -> None:
+        with contextlib.suppress(OSError):
+            remove_dead(Path(self._server.path).parents[1], self.clock())
 
     def _begin(self) -> ev.Event:
         try:

@@ -63,6 +63,15 @@ class Options:
     patience: float = STORE_PATIENCE
 
 
+def _formatter(prog: str) -> argparse.HelpFormatter:
+    """argparse makes one for every argument, and would import shutil to find the width."""
+    try:
+        width = os.get_terminal_size().columns - 2
+    except OSError:
+        width = 78
+    return argparse.HelpFormatter(prog, width=width)
+
+
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(
         prog="spotburst run",
@@ -70,6 +79,7 @@ def _parser() -> argparse.ArgumentParser:
         description="Run a program that survives reclaims and preemption: checkpoints it, requeues the job, restores it.",
         epilog="In a Slurm job put it under srun: `srun spotburst run -- python train.py`.",
         allow_abbrev=False,
+        formatter_class=_formatter,
     )
     parser.add_argument(
         "--name", default="main", help="tells several wrapped programs of one job apart (default: main)"

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
+import re
 import selectors
 import socket
+import stat
 from collections.abc import Mapping
 from pathlib import Path
 from typing import Any
@@ -28,6 +31,37 @@ def socket_path(environ: Mapping[str, str] = os.environ) -> str:
     if not base.startswith("/") or len(base) >= 60 or not os.access(base, os.W_OK | os.X_OK):
         base = "/tmp"  # noqa: S108
     return str(Path(base) / f"spotburst-{os.urandom(8).hex()}" / "events")
+
+
+_FOLDER = re.compile(r"spotburst-[0-9a-f]{16}\Z")
+_YOUNG = 60.0
+"""Seconds for which a folder is left alone: its wrapper may not listen yet."""
+
+
+def remove_dead(base: Path, now: float) -> list[Path]:
+    """Remove the sockets of this user's wrappers in ``base`` that were killed together with their guards; returns their folders.
+
+    A socket is dead when nobody listens. Nothing else is ever removed: a folder that holds more stays.
+    """
+    removed = []
+    for folder in base.iterdir():
+        try:
+            info = folder.lstat()
+            if not _FOLDER.match(folder.name) or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+                continue
+            if now - info.st_mtime < _YOUNG:
+                continue
+            path = folder / "events"
+            if path.is_socket():
+                with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM | socket.SOCK_NONBLOCK) as probe:
+                    if probe.connect_ex(str(path)) != errno.ECONNREFUSED:
+                        continue
+                path.unlink()
+            folder.rmdir()
+        except OSError:
+            continue  # gone meanwhile, or not empty
+        removed.append(folder)
+    return removed
 
 
 class _Connection:

@@ -109,6 +109,11 @@ def _open_posix(uri: str, create: bool) -> PosixStore:
         # Only the last step is created: a missing parent is more likely an unmounted file system than a wish.
         path.mkdir(exist_ok=True)
     except FileNotFoundError:
+        if path.parent.is_dir():
+            raise StoreRefused(
+                f"checkpoint URI {uri!r}: {path} can't be created: {path.parent} belongs to a file system that holds no folders of users. "
+                "Name a folder on a disk or a shared file system"
+            ) from None
         raise StoreRefused(
             f"checkpoint URI {shown(uri)}: there is no {path.parent}. Is its file system mounted here? If it is, create it: mkdir -p {path.parent}"
         ) from None

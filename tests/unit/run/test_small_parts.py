@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import argparse
+import json
+import os
+import socket
 from pathlib import Path
 
 import pytest
 
 from job_wrapper.errors import MaxAttempts, NoProgress, StoreError, UsageError
-from job_wrapper.node_config import NodeConfig
+from job_wrapper.node_config import NodeConfig, load_node_config
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.identity import BATCH_STEP, identify
@@ -16,6 +19,7 @@ from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
 from job_wrapper.run.options import parse_duration, parse_options, parse_size
 from job_wrapper.run.rules import Rules, Verdict, judge_signal
+from job_wrapper.run.server import remove_dead
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
 
@@ -225,3 +229,60 @@ def test_out_of_memory_counters(tmp_path: Path) -> None:
         (tmp_path / name).parent.mkdir(parents=True, exist_ok=True)
         (tmp_path / name).write_text(text)
     assert oom_kills(proc, tmp_path) == 3
+
+
+@pytest.mark.parametrize(
+    ("key", "value"),
+    [
+        ("interval", "10m"),
+        ("interval", 0),
+        ("interval", True),
+        ("keep", "3"),
+        ("keep", 0),
+        ("keep", 1.5),
+        ("uri", 5),
+        ("cluster", None),
+        ("max_attempts", -1),
+        ("slurm_bin", []),
+    ],
+)
+def test_node_settings_of_another_kind_are_named(tmp_path: Path, key: str, value: object) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(json.dumps({"cluster": "c", key: value}))
+    with pytest.raises(UsageError, match=rf"node\.json: can't be read as this node's settings: {key}: "):
+        load_node_config({"SPOTBURST_NODE_CONFIG": str(file)})
+
+
+def test_node_settings_and_what_is_not_known(tmp_path: Path) -> None:
+    file = tmp_path / "node.json"
+    file.write_text(json.dumps({"cluster": "c", "interval": 60, "keep": 2, "of a later version": [1]}))
+    node = load_node_config({"SPOTBURST_NODE_CONFIG": str(file)})
+    assert (node.cluster, node.interval, node.keep, node.max_attempts) == ("c", 60, 2, 8)
+
+
+def test_sockets_of_the_dead_are_removed_and_nothing_else(tmp_path: Path) -> None:
+    def folder(number: int) -> Path:
+        made = tmp_path / f"spotburst-{number:016x}"
+        made.mkdir()
+        return made
+
+    def bound(number: int) -> socket.socket:
+        made = socket.socket(socket.AF_UNIX)
+        made.bind(str(folder(number) / "events"))
+        return made
+
+    empty, full, young = folder(1), folder(2), folder(3)
+    (full / "notes").write_text("mine")
+    (tmp_path / "spotburst-my-own").mkdir()
+    (tmp_path / f"spotburst-{9:016x}").symlink_to(full)
+    dead, live = bound(4), bound(5)
+    live.listen(1)
+    dead.close()
+    now = young.stat().st_mtime + 3600.0
+    os.utime(young, (now, now))
+    removed = remove_dead(tmp_path, now)
+    live.close()
+    assert sorted(path.name[-1] for path in removed) == ["1", "4"]
+    assert not empty.exists()
+    assert (full / "notes").exists() and young.exists()
+    assert (tmp_path / f"spotburst-{5:016x}" / "events").exists()
