@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import contextlib
 import os
+import re
 import shutil
 import tempfile
 import time
@@ -20,6 +21,7 @@ from pathlib import Path, PurePosixPath
 from job_wrapper.errors import Damaged, UsageError
 from job_wrapper.state_dirs import OWN_PREFIX, scan
 from job_wrapper.store.io_types import Item, ItemKind, ObjectStore, Part
+from job_wrapper.store.paths import short
 from job_wrapper.store.read import read_items_into
 
 SET_ASIDE = OWN_PREFIX + "set-aside"
@@ -27,6 +29,11 @@ _WORK = OWN_PREFIX + "restore-"
 _GROUP = 64 << 20
 """Bytes in memory at a time."""
 _GROUP_SEGMENTS = 4096
+_INDEX = re.compile(r"(?:0|[1-9][0-9]?)\Z")
+_MAX_FILE = 1 << 62
+"""Bytes."""
+_MAX_TIME = 10**27
+"""Nanoseconds either way: as many seconds as the system's clock can count."""
 
 
 def plan(part: Part, count: int) -> dict[int, dict[str, Item]]:
@@ -40,13 +47,14 @@ def plan(part: Part, count: int) -> dict[int, dict[str, Item]]:
         head, _, rest = item.name.partition("/")
         pieces = rest.split("/") if rest else []
         bad = (
-            not head.isdigit()
+            not _INDEX.match(head)
             or any(p in ("", ".", "..") for p in pieces)
-            or "\0" in item.name
+            or not _can_be_named(item.name)
             or item.name == f"{head}/"
         )
         if bad or (pieces and pieces[0].startswith(OWN_PREFIX)):
-            raise Damaged(f"part {part.name}: {item.name!r} is no path in a state directory")
+            raise Damaged(f"part {part.name}: {short(item.name)} is no path in a state directory")
+        _check_attributes(item)
         if int(head) >= count:
             raise UsageError(
                 f"the checkpoint holds {int(head) + 1} state directories or more, but --state-dir was given {count} times: "
@@ -63,6 +71,25 @@ def plan(part: Part, count: int) -> dict[int, dict[str, Item]]:
             ):
                 raise Damaged(f"part {part.name}: {item.name!r} is of a kind that no state directory holds")
     return trees
+
+
+def _can_be_named(text: str) -> bool:
+    """Whether a file system of this machine can have it: file names are bytes, and not every string stands for some."""
+    try:
+        return "\0" not in text and len(os.fsencode(text)) > 0
+    except UnicodeError:
+        return False
+
+
+def _check_attributes(item: Item) -> None:
+    """Raises ``Damaged`` for what the file system's calls could not be given. Pure."""
+    mtime, target = item.attributes.get("mtime_ns"), item.attributes.get("target")
+    if isinstance(mtime, int) and abs(mtime) >= _MAX_TIME:
+        raise Damaged(f"{short(item.name)}: damaged: its time is {short(mtime)}")
+    if item.kind is ItemKind.SYMLINK and not (isinstance(target, str) and target and _can_be_named(target)):
+        raise Damaged(f"{short(item.name)}: damaged: a link to {short(target)}")
+    if sum(length for _, length in _holes(item)) + item.length >= _MAX_FILE:
+        raise Damaged(f"{short(item.name)}: damaged: its holes are {short(item.attributes.get('holes'))}")
 
 
 def restore(store: ObjectStore, roots: Sequence[Path], part: Part) -> int:
@@ -106,10 +133,7 @@ def _build(store: ObjectStore, top: Path, tree: dict[str, Item]) -> None:
             _write(file, offset, buffer)
     for path, item in by_depth:
         if item.kind is ItemKind.SYMLINK:
-            target = item.attributes.get("target")
-            if not isinstance(target, str) or not target:
-                raise Damaged(f"{item.name!r}: a link without a target")
-            (top / path).symlink_to(target)
+            (top / path).symlink_to(item.attributes["target"])
     for path, item in reversed(by_depth):
         if path:
             _stamp(top / path, item)
@@ -117,11 +141,11 @@ def _build(store: ObjectStore, top: Path, tree: dict[str, Item]) -> None:
 
 def _holes(item: Item) -> list[tuple[int, int]]:
     try:
-        holes = sorted((int(offset), int(length)) for offset, length in item.attributes.get("holes") or ())
+        holes = sorted((offset, length) for offset, length in item.attributes.get("holes") or ())
     except (TypeError, ValueError):
         holes = [(-1, 0)]
-    if any(offset < 0 or length < 0 for offset, length in holes):
-        raise Damaged(f"{item.name!r}: damaged: its holes are {item.attributes.get('holes')!r}")
+    if any(type(n) is not int or not 0 <= n < _MAX_FILE for hole in holes for n in hole):
+        raise Damaged(f"{short(item.name)}: damaged: its holes are {short(item.attributes.get('holes'))}")
     return holes
 
 

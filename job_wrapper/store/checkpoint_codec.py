@@ -20,6 +20,8 @@ from job_wrapper.store.paths import check_key, short
 PACK_SIZES = "pack_sizes"
 """Attribute of a part that the store sets: bytes of every pack that its items point to, by key."""
 _KINDS = {kind.value: kind for kind in ItemKind}
+MAX_SEGMENT = 1 << 30
+"""Bytes: more than any version writes, so that a foreign part can't ask for more memory at once than there is."""
 _FIXED = 3
 _PER_SEGMENT = 4
 
@@ -60,7 +62,7 @@ def _decode_row(row: Any, packs: list[str], sizes: Mapping[str, int], where: str
             index, offset, length, digest = row[i : i + _PER_SEGMENT]
             if not (type(index) is type(offset) is type(length) is int and is_hex(digest)):
                 raise TypeError("wrong segment")
-            if not (index >= 0 and offset >= 0 and length > 0):
+            if not (index >= 0 and offset >= 0 and 0 < length <= MAX_SEGMENT):
                 raise ValueError("wrong segment")
             if offset + length > sizes[packs[index]]:
                 raise ValueError("a segment past the end of its pack")
