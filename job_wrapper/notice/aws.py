@@ -7,7 +7,6 @@ Auto Scaling group ends the instance; ``events/maintenance/scheduled`` lists wha
 
 from __future__ import annotations
 
-import http.client
 import json
 import os
 import re
@@ -45,7 +44,7 @@ class Metadata:
         self._token = ""
 
     def get(self, path: str, stopped: Stopped = lambda _: False) -> tuple[int, str]:
-        """Status and body. Raises ``OSError`` or ``http.client.HTTPException`` when there is no answer."""
+        """Status and body. Raises ``OSError`` when there is no answer."""
         if not self._token:
             self._renew(stopped)
         answer = self._get(path, stopped)
@@ -157,7 +156,7 @@ class AwsSource:
                     found += parse(body, clock())
                 elif status != 404:
                     raise ValueError(f"{path}: HTTP {status}")
-            except (OSError, http.client.HTTPException) as error:
+            except OSError as error:
                 # The service itself: asking for the other pages would take as long again.
                 faults.append(f"{type(error).__name__}: {error}")
                 return Look(tuple(found), False, tuple(faults))

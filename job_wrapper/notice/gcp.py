@@ -7,7 +7,6 @@ look every few seconds would lose much of that, so the request waits at the serv
 
 from __future__ import annotations
 
-import http.client
 import os
 from collections.abc import Callable
 from urllib.parse import quote
@@ -72,7 +71,7 @@ class GcpSource:
         """A warning only: what goes wrong here is no reason to doubt the rest."""
         try:
             event = self._get(MAINTENANCE, SECONDS, stopped).body.strip()
-        except (OSError, http.client.HTTPException, ValueError) as error:
+        except (OSError, ValueError) as error:
             return Look(faults=(f"{type(error).__name__}: {error}",))
         if event in EVENTS:
             # Counted: the same word next month is another event.

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import http.client
 import json
 from collections.abc import Callable
 from pathlib import Path
@@ -66,7 +65,7 @@ def probe(url: str, stopped: Stopped = lambda _: False) -> str:
                 return name
         except TimeoutError:
             return ""  # nobody there: the others would take as long
-        except (OSError, http.client.HTTPException, ValueError, RecursionError):
+        except (OSError, ValueError, RecursionError):
             continue
     return ""
 

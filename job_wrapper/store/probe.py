@@ -10,7 +10,6 @@ import contextlib
 import os
 import time
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from functools import partial
 from threading import Barrier
@@ -110,6 +109,8 @@ def _refuses_a_second(store: ObjectStore, prefix: str) -> Proof:
 
 
 def _one_winner(store: ObjectStore, prefix: str, rounds: int = ROUNDS) -> Proof:
+    from concurrent.futures import ThreadPoolExecutor  # once a store's life, while the rest here is for every start
+
     name = "one winner of racing creations"
     barrier = Barrier(RACERS)
 
