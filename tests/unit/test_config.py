@@ -101,7 +101,7 @@ LEVELS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]], str]] = [
     ("power.colour", lambda d: d["power"], "resume_timeout, suspend_time"),
     ("providers.here.local.colour", lambda d: d["providers"]["here"], "boot_time, bridge"),
     ("providers.ec2.aws.colour", lambda d: d["providers"]["ec2"], "endpoint_url, image"),
-    ("providers.gce.gcp.colour", lambda d: d["providers"]["gce"], "endpoint_url, image, project"),
+    ("providers.gce.gcp.colour", lambda d: d["providers"]["gce"], "endpoint_url, image, labels"),
     ("providers.az.azure.colour", lambda d: d["providers"]["az"], "resource_group"),
     ("nodesets.0.colour", lambda d: d["nodesets"][0], "cpus, features, gpus"),
     ("nodesets.0.gpus.colour", lambda d: d["nodesets"][0]["gpus"], "count, files, type"),
