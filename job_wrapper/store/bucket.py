@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import queue
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from typing import Any
 
 import obstore
@@ -42,6 +42,8 @@ class BucketStore:
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = client
         self._once = once
+        self.uploads: Callable[[str], builtins.list[str]] | None = None
+        """Gives up the unfinished uploads to paths that begin so, where the provider leaves them to be given up."""
 
     def _path(self, key: str) -> str:
         return self._prefix + check_key(key, self.uri)
@@ -136,6 +138,13 @@ class BucketStore:
                 self._delete_one_by_one(paths[start : start + _DELETE])
             except (BaseError, OSError, ValueError) as error:
                 raise self.translated(error, paths[start][len(self._prefix) :], writing=True) from error
+
+    def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> builtins.list[str]:
+        """Give up what interrupted uploads below ``prefix`` left; returns the paths in the bucket.
+
+        With ``older_than`` nothing: where that is asked, objects are written in one request.
+        """
+        return self.uploads(self._prefix + prefix) if self.uploads is not None and not older_than else []
 
     def _delete_one_by_one(self, paths: builtins.list[str]) -> None:
         from concurrent.futures import ThreadPoolExecutor  # not at the start of every wrapper

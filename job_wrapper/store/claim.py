@@ -45,6 +45,8 @@ class Claim:
         """Commits of this epoch that later summaries do not name any more: what ``collect`` may remove of this epoch."""
         self.passed_over = tuple(passed_over)
         """Damaged entries of the log that this claim was made without."""
+        self.swept = 0
+        """The newest epoch whose unfinished writes ``collect`` has removed."""
         self._clock = clock
         self._patience = patience or Patience()
         self._lock = threading.RLock()

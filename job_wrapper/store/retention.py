@@ -62,8 +62,10 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
     store.delete(doomed)
     del claim.dropped[: len(dropped)]
     if isinstance(store, LeavesUnfinished):
-        for epoch in range(1, claim.epoch + ended):
+        # Once will do for the dead: on a bucket each look is a request.
+        for epoch in range(claim.swept + 1, claim.epoch + ended):
             doomed += store.discard_unfinished(paths.data_prefix(run, epoch) + "/")
+        claim.swept = claim.epoch - 1
         # Others may be writing these just now.
         pointers = paths.pointer_of_run(run, claim.writer.job_id).rpartition("/")[0] + "/"
         for prefix in (paths.log_prefix(run), pointers):

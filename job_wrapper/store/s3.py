@@ -10,6 +10,7 @@ import os
 import re
 from collections.abc import Callable, Mapping
 from datetime import datetime, timedelta, timezone
+from functools import partial
 from pathlib import Path
 from typing import Any
 from urllib.parse import urlsplit
@@ -18,6 +19,7 @@ from job_wrapper.errors import StoreRefused
 from job_wrapper.store.bucket import BucketStore
 from job_wrapper.store.bucket_clients import bucket_store, checked_endpoint, client_options, place
 from job_wrapper.store.bucket_errors import S3
+from job_wrapper.store.s3_uploads import discard_uploads
 
 _BUCKET = re.compile(r"[A-Za-z0-9][A-Za-z0-9._-]{1,62}\Z")
 _TTL = timedelta(minutes=15)
@@ -52,7 +54,10 @@ def open_s3(uri: str, endpoint_url: str = "", environ: Mapping[str, str] = os.en
     def make(**more: Any) -> Any:
         return S3Store(bucket, **settings, **more)
 
-    return bucket_store(uri, name, prefix, S3, options, make)
+    store = bucket_store(uri, name, prefix, S3, options, make)
+    region = config.get("region") or environ.get("AWS_REGION") or environ.get("AWS_DEFAULT_REGION")
+    store.uploads = partial(discard_uploads, bucket, endpoint, region)
+    return store
 
 
 def _settings(uri: str, environ: Mapping[str, str]) -> tuple[dict[str, Any], Callable[[], Any] | None]:

@@ -1,0 +1,39 @@
+"""Uploads to S3 that nobody finished. A process that is killed leaves the parts that it has sent: they cost, and no listing shows them.
+
+obstore can't list them, boto3 can; without it (``spotburst[aws]``) they stay until the bucket's own rule takes them
+(``AbortIncompleteMultipartUpload`` of a lifecycle configuration).
+"""
+
+from __future__ import annotations
+
+import logging
+from importlib.util import find_spec
+
+log = logging.getLogger("spotburst")
+
+
+def discard_uploads(bucket: str, endpoint: str, region: str | None, prefix: str) -> list[str]:
+    """Give up all uploads to keys that start with ``prefix``; returns the keys. What can't be done now is left for the next time."""
+    if find_spec("boto3") is None:
+        return []
+    import boto3
+    from botocore.config import Config
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"max_attempts": 2},
+        s3={"addressing_style": "path"} if endpoint else None,
+    )
+    gone: list[str] = []
+    try:
+        client = boto3.client("s3", endpoint_url=endpoint or None, region_name=region, config=config)
+        for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
+            for upload in page.get("Uploads", ()):
+                if upload["Key"].startswith(prefix):
+                    client.abort_multipart_upload(Bucket=bucket, Key=upload["Key"], UploadId=upload["UploadId"])
+                    gone.append(upload["Key"])
+    except (BotoCoreError, ClientError, ValueError) as error:
+        log.debug("unfinished uploads below s3://%s/%s were not looked for: %s", bucket, prefix, error)
+    return gone
