@@ -17,12 +17,15 @@ from hypothesis import strategies as st
 from hypothesis.stateful import RuleBasedStateMachine, invariant, precondition, rule
 
 from job_wrapper.errors import Fenced, ObjectMissing, RunHeld, SpotburstError, StoreError
+from job_wrapper.store.checkpoint_codec import decode_manifest, encode_manifest
+from job_wrapper.store.checksum import checksum
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.codec import decode_entry
 from job_wrapper.store.decided_put import Patience
-from job_wrapper.store.io_types import Entry, Kind, ObjectInfo, ObjectRef, Put, Writer
+from job_wrapper.store.io_types import Entry, Kind, Manifest, ObjectInfo, ObjectRef, Put, Summary, Writer
 from job_wrapper.store.log import RunFinished, RunLog
-from job_wrapper.store.paths import log_key
+from job_wrapper.store.paths import log_key, log_prefix
+from job_wrapper.store.retention import collect
 from tests.store.checkpoints import RUN
 from tests.store.faulty import Crash, MemoryStore
 from tests.store.history import check_log
@@ -129,10 +132,18 @@ class SteppedStore(MemoryStore):
         return iter(found)
 
     def put(self, key: str, data: bytes | memoryview) -> None:
-        super().put(key, data)  # only the pointer to the run: no part of the protocol
+        super().put(key, data)  # the pointer to the run, and data that only this writer writes
 
     def delete(self, keys: Iterable[str]) -> None:
-        raise AssertionError("the log never deletes")
+        for key in keys:
+            assert not key.startswith(log_prefix(RUN)), "an entry of the log is deleted"
+            outcome = self._ask("delete")
+            if outcome not in ("failed", "late", "stale"):
+                super().delete([key])
+            if outcome == "crash after":
+                raise Crash
+            if outcome != "done":
+                raise StoreError("failed")
 
 
 class Attempt:
@@ -143,7 +154,7 @@ class Attempt:
         self.store = SteppedStore(machine)
         now = iter(range(1 << 30))
         patience = Patience(seconds=2, first=0.0, now=lambda: float(next(now)), sleep=lambda _: None)
-        self.log = RunLog(self.store, RUN, clock=lambda: 1.0, patience=patience)
+        self.log = RunLog(self.store, RUN, clock=lambda: machine.now, patience=patience)
         self.claim: Claim | None = None
         self.steps: Steps | None = None
         self.crashed = False
@@ -188,17 +199,31 @@ class Attempt:
     def do(self, name: str, number: int) -> None:
         claim = self.claim
         assert claim is not None
-        ref = ObjectRef(f"{claim.data_prefix}/manifest-{number}.json", 1, "xxh3-128:" + "0" * 32)
         if name == "check":
             claim.check()
             return
+        if name == "collect":
+            collect(claim, keep=1)
+            return
         entry = {
-            "commit": lambda: claim.commit(ref, step=number),
+            "commit": lambda: claim.commit(self._save(claim, number), step=number),
+            "suspended": claim.suspended,
             "restore_failed": lambda: claim.restore_failed(claim.entry.summary.commits[-1].seq, "bad"),
             "interrupted": lambda: claim.interrupted("reclaim"),
             "end": lambda: claim.end(number % 2, "ended"),
         }[name]()
         self.machine.acknowledged.append(entry)
+
+    def _save(self, claim: Claim, number: int) -> ObjectRef:
+        """A pack, and a manifest that names it and one of the commit before it."""
+        pack, key = (f"{claim.data_prefix}/{number}{end}" for end in (".pack", ".json"))
+        last = claim.entry.summary.commits[-1:]
+        known = self.machine.objects.get(last[0].manifest.key) if last else None
+        base = decode_manifest(known, "x").packs[-1:] if known else ()
+        manifest = encode_manifest(Manifest(RUN, claim.epoch, number, {}, (*base, pack)))
+        self.store.put(pack, b"x")
+        self.store.put(key, manifest)
+        return ObjectRef(key, len(manifest), checksum(manifest))
 
 
 class LogMachine(RuleBasedStateMachine):
@@ -210,7 +235,9 @@ class LogMachine(RuleBasedStateMachine):
         self.attempts: list[Attempt] = []
         self.number = 0
         self.read: list[tuple[str, bytes, Entry]] = []
-        self.checked = (0, 0)
+        self.checked: tuple[int, ...] = ()
+        self.now = 1.0
+        """All clocks. They may jump: no decision looks at them."""
 
     def entries(self) -> list[Entry]:
         """The whole log. Each entry is decoded once, and must stay what it was."""
@@ -242,7 +269,9 @@ class LogMachine(RuleBasedStateMachine):
     @precondition(lambda self: any(a.claim and a.claim.entry.kind is not Kind.END for a in self._idle()))
     @rule(
         data=st.data(),
-        name=st.sampled_from(["commit", "commit", "commit", "restore_failed", "interrupted", "end", "check"]),
+        name=st.sampled_from(
+            [*["commit"] * 3, *["collect"] * 2, "restore_failed", "interrupted", "suspended", "end", "check"]
+        ),
     )
     def act(self, data: st.DataObject, name: str) -> None:
         able = [a for a in self._idle() if a.claim and a.claim.entry.kind is not Kind.END]
@@ -253,6 +282,16 @@ class LogMachine(RuleBasedStateMachine):
         self.number += 1
         number = self.number
         attempt.start(lambda: attempt.do(name, number))
+
+    @precondition(lambda self: any(a.claim for a in self._idle()))
+    @rule(data=st.data())
+    def collect_after_the_end_too(self, data: st.DataObject) -> None:
+        attempt = data.draw(st.sampled_from([a for a in self._idle() if a.claim]))
+        attempt.start(lambda: attempt.do("collect", 0))
+
+    @rule(years=st.sampled_from([-50, -1, 0, 1, 300]))
+    def clocks_jump(self, years: int) -> None:
+        self.now = max(0.0, self.now + years * 3.15e7)
 
     @precondition(lambda self: any(a.claim is None for a in self._idle()))
     @rule(data=st.data())
@@ -281,8 +320,18 @@ class LogMachine(RuleBasedStateMachine):
     def log_is_right(self) -> None:
         size = (len(self.objects), len(self.acknowledged))
         if size != self.checked:
-            check_log(self.entries(), self.acknowledged, KEEP)
+            entries = self.entries()
+            check_log(entries, self.acknowledged, KEEP)
+            if entries:
+                self._all_is_there(entries[-1].summary)
             self.checked = size
+
+    def _all_is_there(self, summary: Summary) -> None:
+        """Whatever was collected by whomever: what the next attempt may restore is whole."""
+        for commit in summary.commits[-1:] if summary.ended == 0 else summary.commits:
+            manifest = self.objects.get(commit.manifest.key)
+            assert manifest is not None and checksum(manifest) == commit.manifest.checksum, "a manifest is gone"
+            assert set(decode_manifest(manifest, "x").packs) <= set(self.objects), "a pack is gone"
 
     def teardown(self) -> None:
         for attempt in self._busy():
