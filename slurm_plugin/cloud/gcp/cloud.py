@@ -6,11 +6,13 @@ end is known. So a crash between any two steps, and an answer that never came, m
 
 from __future__ import annotations
 
+import contextlib
 import threading
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
+from typing import TypeVar
 
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.gcp import shape
@@ -34,6 +36,9 @@ LAG = 300.0
 ASK_AGAIN = 60.0
 """Seconds after which a machine that should be ending is ended again."""
 AT_ONCE = 8
+"""Calls at a time where there are many."""
+Item = TypeVar("Item")
+Answer = TypeVar("Answer")
 
 
 def from_config(config: Config, name: str) -> GcpCloud:
@@ -106,6 +111,8 @@ class GcpCloud:
             found = [listed[i] for i in wanted if i in listed] + self._by_name(i.rsplit("/", 1)[-1] for i in missing)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
+        numbers = {m.number for m in found}
+        self._ending = {n: since for n, since in self._ending.items() if n in numbers}
         self._end([m for m in found if self._ending.get(m.number, float("-inf")) < time.monotonic() - ASK_AGAIN])
 
     def instances(self) -> list[Instance]:
@@ -172,7 +179,8 @@ class GcpCloud:
         for machine in seen:
             if machine.name == request.node and self._zone(request) in ("", machine.zone):
                 if machine.state is InstanceState.GONE:
-                    self._end([machine])
+                    with contextlib.suppress(CloudUnavailable):  # tried again when the node is asked for again
+                        self._end([machine])
                 return ApiError(
                     NAME_IN_USE,
                     f"{machine.zone}: an earlier machine called {machine.name} is {machine.status} and not yet deleted",
@@ -203,44 +211,66 @@ class GcpCloud:
     def _drive(self, calls: Sequence[Call], requests: dict[str, LaunchRequest]) -> dict[str, ApiError]:
         """Send what was not sent, wait a while, settle what has ended. Returns, by request id, why a call is still open."""
         failed: dict[str, ApiError] = {}
+        ended: list[tuple[Call, list[ApiError]]] = []
         running: list[Call] = []
-        for call in calls:
-            try:
-                if not call.operation:
-                    call.operation = self._send(call, requests)
-                    self.journal.save(call)
+        for call, error in zip(calls, self._each(calls, lambda c: self._begin(c, requests)), strict=True):
+            if error is None:
                 running.append(call)
-            except ApiError as error:
-                if error.kind is RefusalKind.TRY_LATER:
-                    failed[call.request_id] = error
-                else:
-                    self._try_settle(call, [error], failed)
+            elif error.kind is RefusalKind.TRY_LATER:
+                failed[call.request_id] = error
+            else:
+                ended.append((call, [error]))
         until = time.monotonic() + PATIENCE
         waits = iter(POLL)
         while running:
             still: list[Call] = []
-            for call in running:
-                try:
-                    errors = self.api.operation(call.zone, call.operation)
-                except ApiError as error:
-                    if (
-                        error.status == 404
-                    ):  # operations are forgotten in the end; the machines themselves tell the rest
-                        errors = []
-                    else:
-                        failed[call.request_id] = error
-                        continue
-                if errors is None:
+            for call, found in zip(running, self._each(running, self._look), strict=True):
+                if isinstance(found, ApiError):
+                    failed[call.request_id] = found
+                elif found is None:
                     still.append(call)
                 else:
-                    self._try_settle(call, errors, failed)
+                    ended.append((call, found))
             running = still
             wait = next(waits, POLL[-1])
             if running and time.monotonic() + wait > until:
                 break
             if running:
                 time.sleep(wait)
-        return failed | {c.request_id: ApiError(RUNNING, f"operation {c.operation} is under way") for c in running}
+        failed |= {c.request_id: ApiError(RUNNING, f"operation {c.operation} is under way") for c in running}
+        return failed | self._settle_all(ended)
+
+    def _begin(self, call: Call, requests: dict[str, LaunchRequest]) -> ApiError | None:
+        """Send the call unless its operation is known."""
+        try:
+            if not call.operation:
+                call.operation = self._send(call, requests)
+                self.journal.save(call)
+        except ApiError as error:
+            return error
+        return None
+
+    def _look(self, call: Call) -> list[ApiError] | ApiError | None:
+        """What went wrong in its operation; None while it runs, an error where that can't be had."""
+        try:
+            return self.api.operation(call.zone, call.operation)
+        except ApiError as error:
+            # Operations are forgotten in the end; then the machines themselves tell.
+            return [] if error.status == 404 else error
+
+    def _settle_all(self, ended: Sequence[tuple[Call, list[ApiError]]]) -> dict[str, ApiError]:
+        """Returns, by request id, why a call could not be settled."""
+        failed: dict[str, ApiError] = {}
+        try:
+            seen = {m.owner.launch_id: m for m in self._machines()} if ended else {}
+        except ApiError as error:
+            return {call.request_id: error for call, _ in ended}
+        for call, errors in ended:
+            try:
+                self._settle(call, errors, seen)
+            except (ApiError, CloudUnavailable) as error:
+                failed[call.request_id] = error if isinstance(error, ApiError) else ApiError(NO_ANSWER, str(error))
+        return failed
 
     def _send(self, call: Call, requests: dict[str, LaunchRequest]) -> str:
         known = next((r for i in call.members if (r := requests.get(i)) is not None), None)
@@ -250,20 +280,14 @@ class GcpCloud:
         resource = shape.resource(self.config, self.cluster, call, gcp_startup(settings, self._unit))
         return self.api.insert(call.zone, resource, call.request_id)
 
-    def _try_settle(self, call: Call, errors: list[ApiError], failed: dict[str, ApiError]) -> None:
-        try:
-            self._settle(call, errors)
-        except (ApiError, CloudUnavailable) as error:
-            failed[call.request_id] = error if isinstance(error, ApiError) else ApiError(NO_ANSWER, str(error))
-
-    def _settle(self, call: Call, errors: list[ApiError]) -> None:
-        """The call's operation has ended: which of its machines are there, and why not the others."""
+    def _settle(self, call: Call, errors: list[ApiError], seen: Mapping[str, Machine]) -> None:
+        """The call's operation has ended: which of its machines are there, and why not the others. ``seen``: a listing from after it."""
         if call.notice and any("preemptionnotice" in e.text.replace("_", "").lower() for e in errors):
             self._notice = False  # this project's API does not take it; the same machines are asked for without
             call.done = True
             self.journal.save(call)
             return
-        there = {m.owner.launch_id: m for m in self._machines() if m.owner.launch_id in call.members}
+        there = {launch_id: seen[launch_id] for launch_id in call.members if launch_id in seen}
         there |= {m.owner.launch_id: m for m in self._by_name((i for i in call.members if i not in there), call)}
         missing = [i for i in call.members if i not in there]
         if missing and call.whole and there:
@@ -293,7 +317,9 @@ class GcpCloud:
     def _machines(self) -> list[Machine]:
         """All of this cluster that the listing shows. Raises ``ApiError``."""
         found = self.api.instances(tags.CLUSTER, shape.label(self.cluster))
-        return [machine for instance in found if (machine := shape.read(instance, self.cluster)) is not None]
+        machines = [machine for instance in found if (machine := shape.read(instance, self.cluster)) is not None]
+        # Another provider of burst.yaml may have the same project and region.
+        return [m for m in machines if m.owner.offering_id.partition("/")[0] in ("", self.name)]
 
     def _by_name(self, wanted: Iterable[str], call: Call | None = None) -> list[Machine]:
         """The machines of these launches, each asked for by its name: listings may lag behind. Raises ``ApiError``."""
@@ -328,7 +354,12 @@ class GcpCloud:
             self._ending[machine.number] = time.monotonic()
             return ""
 
-        with ThreadPoolExecutor(min(AT_ONCE, len(machines))) as pool:
-            failed = [text for text in pool.map(end, machines) if text]
+        failed = [text for text in self._each(machines, end) if text]
         if failed:
             raise CloudUnavailable(f"{self.name}: {len(failed)} could not be deleted; {failed[0]}")
+
+    @staticmethod
+    def _each(items: Sequence[Item], work: Callable[[Item], Answer]) -> list[Answer]:
+        """Some at a time, the answers in order."""
+        with ThreadPoolExecutor(max(1, min(AT_ONCE, len(items)))) as pool:
+            return list(pool.map(work, items))

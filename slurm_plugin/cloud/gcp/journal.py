@@ -57,6 +57,8 @@ class Journal:
         self.folder = folder
         self._lock = threading.Lock()
         self._calls: dict[str, Call] | None = None
+        self._of: dict[str, dict[str, Call]] = {}
+        """Launch id to its calls by request id: one batch may be some thousand launches."""
 
     def calls(self) -> list[Call]:
         """All of them, oldest first."""
@@ -65,7 +67,9 @@ class Journal:
 
     def of(self, launch_id: str) -> list[Call]:
         """The calls that it was in, oldest first."""
-        return [call for call in self.calls() if launch_id in call.members]
+        with self._lock:
+            self._all()
+            return sorted(self._of.get(launch_id, {}).values(), key=lambda call: call.asked)
 
     def save(self, call: Call) -> None:
         """On disk when this returns."""
@@ -86,15 +90,27 @@ class Journal:
         except OSError as error:
             raise CloudUnavailable(f"{self.folder}: a launch can't be noted, so it is not made: {error}") from error
         with self._lock:
-            self._all()[call.request_id] = call
+            self._all()
+            self._take(call)
 
     def forget(self, before: float) -> None:
-        """Drop calls that are done and were asked before that (Unix seconds)."""
+        """Drop calls that were asked before that (Unix seconds)."""
         for call in self.calls():
             if call.asked < before:
                 (self.folder / f"{call.request_id}.json").unlink(missing_ok=True)
                 with self._lock:
                     self._all().pop(call.request_id, None)
+                    for launch_id in call.members:
+                        left = self._of.get(launch_id, {})
+                        left.pop(call.request_id, None)
+                        if not left:
+                            self._of.pop(launch_id, None)
+
+    def _take(self, call: Call) -> None:
+        if self._calls is not None:
+            self._calls[call.request_id] = call
+        for launch_id in call.members:
+            self._of.setdefault(launch_id, {})[call.request_id] = call
 
     def _all(self) -> dict[str, Call]:
         if self._calls is None:
@@ -102,7 +118,7 @@ class Journal:
             for path in sorted(self.folder.glob("[0-9a-f]*.json")) if self.folder.is_dir() else ():
                 call = _read(path)
                 if call is not None:
-                    self._calls[call.request_id] = call
+                    self._take(call)
         return self._calls
 
 
