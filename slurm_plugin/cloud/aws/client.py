@@ -28,6 +28,7 @@ class Ec2:
         self._reads, self._writes = Backoff(), Backoff()
         self._lock = threading.Lock()
         self._clients: dict[float, Any] = {}
+        self._session: Any = None
 
     def read(self, operation: str, **members: Any) -> dict[str, Any]:
         """A call that changes nothing. Raises ``ApiError``."""

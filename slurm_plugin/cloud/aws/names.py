@@ -8,13 +8,13 @@ its name together from its metadata (templates/name-node.py), the listing from i
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping, Sequence
 
 from ClusterShell.RangeSet import RangeSet
 
 from slurm_plugin.cloud import launch_ids, tags
-from slurm_plugin.errors import ConfigError
-from slurm_plugin.slurm.hostlist import expand, fold
+from slurm_plugin.slurm.hostlist import fold
 
 PROVIDER = tags.PREFIX + "provider"
 BATCH = tags.PREFIX + "batch"
@@ -40,7 +40,7 @@ def fleet_tags(common: Mapping[str, str], base: str, token: str, members: Sequen
         return {**found, tags.LAUNCH: launch_id, tags.NODE: node}
     nodes = [node for _, node in members]
     text = fold(nodes)
-    if list(expand(text)) != nodes:
+    if in_order(text) != nodes:
         text = ",".join(nodes)
     pieces = [text[i : i + LONGEST_VALUE] for i in range(0, len(text), LONGEST_VALUE)]
     found |= {f"{NODES}{i}": piece for i, piece in enumerate(pieces)}
@@ -78,8 +78,25 @@ def read(found: Mapping[str, str]) -> tuple[str, str] | None:
     try:
         place = sum(int(found[f"{DIGIT}{d}"]) * 10**d for d in range(int(found[DIGITS])))
         pieces = sorted((k for k in found if k.startswith(NODES)), key=lambda k: int(k.removeprefix(NODES)))
-        node = expand("".join(found[k] for k in pieces))[place]
+        node = in_order("".join(found[k] for k in pieces))[place]
         numbers = [int(n) for n in RangeSet(found[NUMBERS])] if NUMBERS in found else None
         return launch_ids.of(found[BATCH], numbers[place] if numbers else place), node
-    except (KeyError, ValueError, IndexError, ConfigError):
+    except (KeyError, ValueError, IndexError):
         return None
+
+
+def in_order(hostlist: str) -> list[str]:
+    """Names of a hostlist of ours as they stand there (ClusterShell sorts them), as the node's script has it too. Raises ``ValueError``."""
+    found: list[str] = []
+    for term in re.findall(r"(?:\[[^]]*\]|[^,\[])+", hostlist):
+        names = [""]
+        for literal, ranges in re.findall(r"([^\[]*)(?:\[([^]]*)\])?", term):
+            tails = [""]
+            if ranges:
+                tails = []
+                for part in ranges.split(","):
+                    first, _, last = part.partition("-")
+                    tails += [str(n).zfill(len(first)) for n in range(int(first), int(last or first) + 1)]
+            names = [name + literal + tail for name in names for tail in tails]
+        found += names
+    return found
