@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import TYPE_CHECKING
 
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.notice.file import FileWatcher, agent_alive
 from job_wrapper.notice.types import Notice, Watcher
-from job_wrapper.notice.watch import CloudWatcher, Source
+
+if TYPE_CHECKING:
+    from job_wrapper.notice.watch import CloudWatcher, Source
 
 PROVIDERS = ("aws", "azure", "gcp")
 AUTO = "auto"
@@ -46,6 +49,8 @@ def cloud_watcher(
     known: Notice | None = None,
 ) -> CloudWatcher:
     """The watcher of that provider. Raises ``UsageError`` for one that is not known."""
+    from job_wrapper.notice.watch import CloudWatcher  # most wrappers need none
+
     return CloudWatcher(source_of(provider, node), log=log, asleep=asleep, known=known)
 
 

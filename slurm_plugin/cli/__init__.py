@@ -2,16 +2,18 @@
 
 from __future__ import annotations
 
+import contextlib
+import gc
+import os
 import sys
+from typing import NoReturn
 
 
 def main() -> int:
     """The console command; returns the exit code."""
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "run":
-        from job_wrapper.run import main as run
-
-        return run(sys.argv[2:])
+        _run(sys.argv[2:])
     if command == "agent":
         from job_wrapper.agent import main as agent
 
@@ -23,3 +25,17 @@ def main() -> int:
     from slurm_plugin.cli.app import start
 
     return start(sys.argv[1:])
+
+
+def _run(arguments: list[str]) -> NoReturn:
+    """The wrapper, which a program waits for at both ends: collecting garbage while modules load finds none, and taking the interpreter
+    apart at the end frees what the system frees anyway. Each costs a program's start about 5 % of the wrapper's processor time."""
+    gc.disable()
+    from job_wrapper.run.cli import main as run
+
+    gc.freeze()
+    gc.enable()
+    code = run(arguments)
+    with contextlib.suppress(OSError, ValueError):
+        sys.stderr.flush()
+    os._exit(code)
