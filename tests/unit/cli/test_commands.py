@@ -22,12 +22,15 @@ PROGRAM = Path(sys.executable).parent / "spotburst"
 @pytest.mark.parametrize("arguments", [["run", "--help"], ["run"], ["agent", "--help"]])
 def test_run_and_agent_start_without_what_the_others_need(arguments: list[str]) -> None:
     script = (
-        "import sys, atexit\n"
+        "import os, sys\n"
         "slow = {'typer', 'pydantic', 'rich', 'yaml', 'torch', 'boto3', 'obstore', 'structlog', 'ClusterShell', 'jinja2'}\n"
-        "atexit.register(lambda: print('IMPORTED', sorted(slow & set(sys.modules)), flush=True))\n"
         f"sys.argv = ['spotburst', *{arguments!r}]\n"
         "from slurm_plugin.cli import main\n"
-        "sys.exit(main())\n"
+        "os._exit = sys.exit  # what `run` ends with\n"
+        "try:\n"
+        "    sys.exit(main())\n"
+        "finally:\n"
+        "    print('IMPORTED', sorted(slow & set(sys.modules)), flush=True)\n"
     )
     done = subprocess.run([sys.executable, "-c", script], capture_output=True, text=True, check=False)
     assert "IMPORTED []" in done.stdout
