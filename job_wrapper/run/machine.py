@@ -13,46 +13,25 @@ import signal
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.run import events as ev
-from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actions, Desk
+from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actions
+from job_wrapper.run.leaving import Leaving
 from job_wrapper.run.rules import (
     ASK_SLURM_AGAIN,
     STOP_WAIT,
-    STRANDED_WAIT,
     TAKES_AWAY,
     VERDICT_WAIT,
-    WRITE_WAIT,
     Finished,
     Interruption,
     Phase,
-    Rules,
     Verdict,
     ended_code,
     judge_exit,
     judge_signal,
 )
-from job_wrapper.slurm_job import JobView
 
 
-class Machine:
+class Machine(Leaving):
     """The wrapper's state. ``on`` takes one event and the time (Unix seconds) and returns what to do, in order."""
-
-    def __init__(self, rules: Rules) -> None:
-        self.rules = rules
-        self.desk = Desk(rules)
-        self.phase = Phase.STARTING
-        self.interruption: Interruption | None = None
-        self.finished: Finished | None = None
-        self._now = 0.0
-        self._exit: ev.Exited | None = None
-        self._final_save = False
-        self._query_at: float | None = None
-        self._querying = False
-        self._written = False
-        self._write_by = 0.0
-        self._write_again: float | None = None
-        self._requeueing = False
-        self._since = 0.0
-        self._said = ""
 
     def on(self, event: ev.Event, now: float) -> Actions:
         """Take one event."""
@@ -226,24 +205,6 @@ class Machine:
             self._written, self._query_at = True, None
         return said
 
-    def _on_requeued(self, _: ev.Requeued, now: float) -> Actions:
-        return [ev.Say("requeued: Slurm starts this job again"), *self._over(ExitCode.REQUEUED)]
-
-    def _on_requeuerefused(self, event: ev.RequeueRefused, now: float) -> Actions:
-        self._requeueing = False
-        interruption = self.interruption
-        if interruption is None or self.phase is not Phase.LEAVING:
-            return []
-        if now >= (interruption.deadline or interruption.arrived + 300.0) + STRANDED_WAIT:
-            text = f"Slurm does not requeue this job: {event.text}"
-            return [ev.Say(text), *self._over(ExitCode.NOT_REQUEUEABLE)]
-        # Staying alive is the point: an exit would end the job; a node that goes away has it requeued (DESIGN §5.3).
-        # The first time look at once: Slurm's own SIGTERM may have ended the scontrol that was through already.
-        self._query_at = now + (ASK_SLURM_AGAIN if self._said else 0.0)
-        said: Actions = [] if event.text == self._said else [ev.Say(f"requeue refused, trying again: {event.text}")]
-        self._said = event.text
-        return said
-
     def _on_exited(self, event: ev.Exited, now: float) -> Actions:
         self._exit = event
         self.desk.program_gone()
@@ -379,50 +340,6 @@ class Machine:
         self.finished, self._since = finished, now
         return [ev.WriteEnd(finished.code, finished.reason)]
 
-    def _store_away(self, now: float) -> Actions:
-        """An outage that lasts ends no run: it is brought back, bounded as every recovery is (`bounds`)."""
-        code = self._leave_code() if self.rules.in_slurm else int(ExitCode.STORE_AWAY)
-        self.interruption = Interruption(AWAY, now, self._verdict(), code=code)
-        text = "the store stays away: this attempt ends, and the run goes on from its last commit"
-        leaving = self._leave(now)
-        self._write_by = now + 1.0  # it is most likely still away
-        return [ev.Say(text), *leaving]
-
-    def _leave(self, now: float) -> Actions:
-        interruption = self.interruption
-        if interruption is None:
-            return []
-        self.phase, self._since = Phase.LEAVING, now
-        self._write_by = now + WRITE_WAIT
-        if interruption.deadline is not None:
-            self._write_by = min(self._write_by, max(now + 1.0, interruption.leave_by()))
-        self._query_at = None
-        return [ev.WriteInterrupted(interruption.reason, interruption.arrived, interruption.notice), ev.Stop()]
-
-    def _next_leaving(self, now: float) -> Actions:
-        interruption = self.interruption
-        if interruption is None or (not self._written and now < self._write_by):
-            return []
-        if self._requeues:
-            if self._requeueing or self._query_at is not None:
-                return []
-            return self._query()
-        if self._exit is None and now < self._since + STOP_WAIT:
-            return []
-        return self._over(interruption.code)
-
-    def _requeue(self, view: JobView) -> Actions:
-        """Slurm has just shown the job. One that is already on its way to another attempt, or in its hands, is never touched."""
-        if self._requeueing:
-            return []
-        if view.running and view.restart_count == self.rules.restart_count:
-            self._requeueing = True
-            return [ev.Requeue()]
-        return [
-            ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
-            *self._over(ended_code(view, self.rules, None)),
-        ]
-
     # Small parts
 
     @property
@@ -431,30 +348,9 @@ class Machine:
         waits = self.phase is Phase.FINISHING and self.finished is None and self.desk.retrying
         return self.phase in (Phase.FINISHING, Phase.LEAVING) and not waits
 
-    @property
-    def _requeues(self) -> bool:
-        interruption = self.interruption
-        return self.phase is Phase.LEAVING and interruption is not None and interruption.verdict is Verdict.REQUEUE
-
     def _interrupt(self, interruption: Interruption, now: float) -> Actions:
         self.interruption = interruption
         self.desk.settled = False
         if self.phase is not Phase.RUNNING:
             return []
         return self.desk.ask(True, interruption.deadline, interruption.reason, now)
-
-    def _over(self, code: int) -> Actions:
-        self.phase = Phase.OVER
-        return [ev.Exit(int(code))]
-
-    def _verdict(self) -> Verdict:
-        return Verdict.REQUEUE if self.rules.in_slurm and self.rules.requeue else Verdict.LEAVE
-
-    def _leave_code(self) -> int:
-        return int(ExitCode.NOT_REQUEUEABLE) if self.rules.in_slurm else 128 + signal.SIGTERM
-
-    def _query(self) -> Actions:
-        if self._querying:
-            return []
-        self._querying = True
-        return [ev.QueryJob()]

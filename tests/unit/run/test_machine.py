@@ -12,7 +12,7 @@ from hypothesis import strategies as st
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
-from job_wrapper.run.desk import QUIET_WAIT
+from job_wrapper.run.desk import LATER_WAIT, QUIET_WAIT
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.rules import STORE_PATIENCE, VERDICT_WAIT, Phase, Rules
 from job_wrapper.slurm_job import JobView
@@ -144,6 +144,59 @@ def test_end_that_cannot_be_logged_does_not_hold_the_job_for_ever() -> None:
     assert d.code == 0
 
 
+def test_end_is_put_into_the_log_when_the_store_is_back() -> None:
+    d = Drive()
+    d(ev.Exited(7))
+    for _ in range(3):
+        d(ev.Written("away", again=True))
+        assert d.code is None
+        assert kinds(d.wait(d.now + LATER_WAIT)) == ["WriteEnd"]
+    d(ev.Written())
+    assert d.code == 7
+
+
+def test_program_that_waited_for_the_store_in_vain_is_brought_back() -> None:
+    d = Drive()
+    d(ev.Subscribed(1))
+    d(ev.Exited(int(ExitCode.STORE_AWAY)))
+    assert not d.took(ev.WriteEnd)
+    requeue_through(d)
+
+
+def test_code_of_a_program_that_never_spoke_to_us_is_its_own() -> None:
+    d = Drive()
+    assert kinds(d(ev.Exited(int(ExitCode.STORE_AWAY)))) == ["WriteEnd"]
+
+
+@pytest.mark.parametrize(
+    ("kind", "code"), [("StoreRefused", 81), ("CheckpointTooLarge", 87), ("CheckpointFailed", 87), ("Damaged", 87)]
+)
+def test_last_files_that_are_refused_end_the_run_with_the_reason(kind: str, code: int) -> None:
+    d = Drive(state_dirs=True)
+    d(ev.Exited(0))
+    assert d(ev.CommitFailed("no", again=False, kind=kind, code=code))[-1] == ev.WriteEnd(code, kind)
+
+
+def test_outage_is_said_at_first_and_then_now_and_again_with_the_age_of_the_last_commit() -> None:
+    d = Drive(ready=False, interval=60.0, state_dirs=True)
+    d(ev.Ready(committed_at=400.0))
+    said: list[str] = []
+    while d.now < 1000 + 3600:
+        d.did.clear()
+        d.wait(d.machine.wake() or d.now)
+        if d.took(ev.Save):
+            failed = d(ev.CommitFailed("no answer", again=True, kind="StoreAway"))
+            said += [action.text for action in failed if isinstance(action, ev.Say)]
+    assert "the last commit is 11 min old" in said[0]
+    assert 5 <= len(said) <= 7, said
+    assert "no checkpoint for 53 min" in said[-1]
+    assert "the last commit is 64 min old" in said[-1]
+    while not d.took(ev.Save):
+        d.wait(d.machine.wake() or d.now)
+    assert "the store is back after" in d(ev.Committed(3, 0.1))[0].text
+    assert d.machine.phase is Phase.RUNNING
+
+
 def test_last_files_of_a_finished_program_are_committed_before_its_end() -> None:
     d = Drive(state_dirs=True)
     assert kinds(d(ev.Exited(0))) == ["Save"]
@@ -209,6 +262,15 @@ def test_interval_saves_files_of_a_program_that_never_subscribed() -> None:
     assert (save.parts, save.urgent, save.clients) == ({}, False, ())
     d(ev.Committed(2, 1.0))
     assert kinds(d.wait(2200)) == ["Save"]
+
+
+def test_program_that_nothing_is_saved_of_is_told_after_some_minutes_whatever_the_interval() -> None:
+    d = Drive(interval=86400.0)
+    assert d.wait(1000 + QUIET_WAIT - 1) == []
+    assert "nothing to save" in d.wait(1000 + QUIET_WAIT)[0].text
+    assert d.wait(1000 + 3 * QUIET_WAIT) == []
+    for more in ({"state_dirs": True}, {"commits": False}):
+        assert Drive(interval=86400.0, **more).wait(1000 + 2 * QUIET_WAIT) == []
 
 
 def test_nothing_to_save_is_said_once() -> None:
@@ -650,9 +712,10 @@ _events = st.one_of(
     st.just(ev.Heard(Notice("aws", "rebalance", "r", 1000.0))),
     st.just(ev.Withdrawn()),
     st.builds(ev.Signalled, st.sampled_from([signal.SIGTERM, signal.SIGUSR1])),
-    st.builds(ev.Exited, st.sampled_from([0, 1, -9, -11]), st.booleans()),
+    st.builds(ev.Exited, st.sampled_from([0, 1, 90, -9, -11]), st.booleans()),
     st.just(ev.IsFenced(9)),
     st.builds(ev.GiveUp, st.just(83), st.just("RestoreFailed"), st.just("x"), st.booleans()),
+    st.just(ev.GiveUp(90, "StoreAway", "x")),
     st.floats(0.1, 700.0),
     st.sampled_from(["store", "slurm", "store-fails"]),
 )
@@ -666,11 +729,19 @@ _events = st.one_of(
     state_dirs=st.booleans(),
     commits=st.booleans(),
     requeue=st.booleans(),
+    counters=st.booleans(),
 )
 def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
-    steps: list[Any], view: JobView | None, in_slurm: bool, state_dirs: bool, commits: bool, requeue: bool
+    steps: list[Any],
+    view: JobView | None,
+    in_slurm: bool,
+    state_dirs: bool,
+    commits: bool,
+    requeue: bool,
+    counters: bool,
 ) -> None:
-    d = Drive(ready=False, in_slurm=in_slurm, state_dirs=state_dirs, commits=commits, requeue=requeue)
+    rules = {"in_slurm": in_slurm, "state_dirs": state_dirs, "commits": commits, "requeue": requeue}
+    d = Drive(ready=False, **rules, counters=counters and not state_dirs)
     store: list[Any] = []
     slurm: list[Any] = []
     seen_running = False
@@ -689,6 +760,9 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
                 assert commits
             if isinstance(action, ev.Save | ev.WriteEnd | ev.WriteInterrupted):
                 store.append(action)
+            if isinstance(action, ev.WriteEnd):
+                known = d.machine.desk.known or action.code != 90
+                assert action.reason not in ("CheckpointFailed", "StoreAway") or not known, "an outage ends no run"
             if isinstance(action, ev.QueryJob | ev.Requeue):
                 assert in_slurm
                 slurm.append(action)
@@ -705,9 +779,9 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
         if store:
             action = store.pop(0)
             if isinstance(action, ev.Save):
-                do(ev.CommitFailed("away", again=True) if fails else ev.Committed(7, 0.5))
+                do(ev.CommitFailed("away", again=True, kind="StoreAway") if fails else ev.Committed(7, 0.5))
             else:
-                do(ev.Written("away" if fails else ""))
+                do(ev.Written("away", again=True) if fails else ev.Written())
 
     def answer_slurm() -> None:
         if slurm:
