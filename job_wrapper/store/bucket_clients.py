@@ -15,6 +15,10 @@ from job_wrapper.store.bucket_errors import Provider
 from job_wrapper.store.paths import is_key
 from job_wrapper.store.shown import hidden, shown
 
+RETRIES = 8
+"""How often a request other than put-if-absent is repeated, for 90 s at most."""
+TIMEOUT, ONCE_TIMEOUT = "120s", "15s"
+"""For one request and its answer; the second for put-if-absent, whose caller reads back and tries again."""
 _BACKOFF = {"init_backoff": timedelta(milliseconds=100), "max_backoff": timedelta(seconds=5), "base": 2}
 
 
@@ -73,4 +77,4 @@ def bucket_store(
                 f"checkpoint URI {shown(uri)}: {hidden(str(error).splitlines()[0])}. To give credentials, {provider.credentials}"
             ) from error
 
-    return BucketStore(name, prefix, client(8, "120s"), client(0, "15s"), provider)
+    return BucketStore(name, prefix, client(RETRIES, TIMEOUT), client(0, ONCE_TIMEOUT), provider)
