@@ -14,7 +14,8 @@ from typing import Any
 
 import torch
 
-from job_wrapper.errors import CheckpointFailed, SpotburstError, UsageError
+from job_wrapper.errors import CheckpointFailed, ExitCode, SpotburstError, UsageError, may_pass
+from job_wrapper.protocol import SOCKET_VARIABLE
 
 SIGNALS = (signal.SIGTERM, signal.SIGUSR1)
 """Slurm's grace signals: SIGTERM, or with ``--signal`` most often SIGUSR1."""
@@ -59,11 +60,13 @@ def plain_errors() -> None:
         return
 
     def excepthook(kind: type[BaseException], error: BaseException, trace: TracebackType | None) -> Any:
-        if not isinstance(error, SpotburstError):
+        outage = ended_by_outage(error)
+        if not isinstance(error, SpotburstError) and not outage:
             return hook(kind, error, trace)
         print(f"spotburst: {error}", file=sys.stderr, flush=True)
+        code = ExitCode.STORE_AWAY if outage or not isinstance(error, SpotburstError) else error.exit_code
         # The interpreter takes SystemExit from a hook as it does from the program.
-        raise SystemExit(int(error.exit_code))
+        raise SystemExit(int(code))
 
     excepthook.spotburst = True  # type: ignore[attr-defined]
     sys.excepthook = excepthook
@@ -79,11 +82,30 @@ def as_failed(error: BaseException, step: int) -> CheckpointFailed:
     return CheckpointFailed(f"a checkpoint begun by step {step} could not be made; the one before it stands. {what}")
 
 
+def say_left_open(step: int, committed: int | None) -> None:
+    """At the end of a program that never closed its `Checkpointer`."""
+    print(
+        f"spotburst: the program ended without closing its Checkpointer: step {step} is in no checkpoint "
+        f"(the last one is of step {committed})",
+        file=sys.stderr,
+    )
+
+
 def refuse_many_ranks() -> None:
     """Raises ``UsageError`` in a program of several ranks."""
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
         raise UsageError("Checkpointer: programs of several ranks are not supported yet; run one process a job")
+
+
+def ended_by_outage(error: BaseException) -> bool:
+    """Whether a program under the wrapper ends for no other reason than that its store is away: the wrapper then brings the job back.
+
+    DCP's ``CheckpointException`` holds what happened on each rank.
+    """
+    failures = getattr(error, "failures", None)
+    causes = [cause for cause, _ in failures.values()] if isinstance(failures, dict) and failures else [error]
+    return SOCKET_VARIABLE in os.environ and all(may_pass(cause) for cause in causes)
 
 
 @contextmanager
