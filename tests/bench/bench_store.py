@@ -5,7 +5,6 @@ python -m tests.bench.bench_store
 
 from __future__ import annotations
 
-import mmap
 import os
 import tempfile
 from collections.abc import Iterator
@@ -17,6 +16,7 @@ from obstore.store import S3Store
 from job_wrapper.store import PartWriter, open_store
 from job_wrapper.store.bucket import CONCURRENCY, PART
 from tests.bench import sink
+from tests.bench.staged import staged
 from tests.bench.table import Line, in_turns, timed
 
 SIZE = 256 << 20
@@ -42,16 +42,6 @@ def lines() -> Iterator[Line]:
         os.environ["AWS_UNSIGNED_PAYLOAD"] = "true"
         yield _against(endpoint, data, "S3 save into a sink, bare")
         del os.environ["AWS_UNSIGNED_PAYLOAD"]
-
-
-def staged(size: int) -> memoryview:
-    """Bytes as a checkpoint has them: on huge pages, as the arena is, and touched."""
-    memory = mmap.mmap(-1, size, flags=mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS)
-    memory.madvise(mmap.MADV_HUGEPAGE)
-    block = os.urandom(1 << 20)
-    for start in range(0, size, len(block)):
-        memory[start : start + len(block)] = block
-    return memoryview(memory)
 
 
 def _against(endpoint: str, data: memoryview, what: str, authority: bytes | None = None) -> Line:

@@ -20,7 +20,9 @@ class Handler(BaseHTTPRequestHandler):
     """Answers as a multipart upload needs it."""
 
     protocol_version = "HTTP/1.1"
-    disable_nagle_algorithm = True  # else each answer with a body waits 40 ms for the client's acknowledgement of its head
+    disable_nagle_algorithm = (
+        True  # else each answer with a body waits 40 ms for the client's acknowledgement of its head
+    )
 
     def _drain(self) -> None:
         buffer = memoryview(bytearray(_BUFFER))
@@ -73,7 +75,18 @@ def running(*certificate: Path) -> Iterator[str]:
 
 def certificates(folder: Path) -> tuple[Path, Path, Path]:
     """An authority of our own, and a certificate for 127.0.0.1 and its key. Raises ``OSError`` where there is no openssl."""
-    new = ["openssl", "req", "-x509", "-newkey", "ec", "-pkeyopt", "ec_paramgen_curve:prime256v1", "-nodes", "-days", "2"]
+    new = [
+        "openssl",
+        "req",
+        "-x509",
+        "-newkey",
+        "ec",
+        "-pkeyopt",
+        "ec_paramgen_curve:prime256v1",
+        "-nodes",
+        "-days",
+        "2",
+    ]
     names = [folder / name for name in ("ca.pem", "ca.key", "sink.pem", "sink.key")]
     ca, ca_key, own, own_key = names
     for command in (

@@ -5,21 +5,21 @@ from __future__ import annotations
 import statistics
 import time
 from collections.abc import Callable
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 
 ROUNDS = 5
 
 
 @dataclass(frozen=True)
 class Line:
-    """``value`` and ``reference`` in seconds (or in what ``text`` shows); ``bar`` is the highest ratio allowed, or None."""
+    """``value`` and ``reference`` in seconds, or bytes; ``bar`` is the highest ratio allowed, or None where there is none."""
 
     what: str
     value: float
     against: str
     reference: float
     bar: float | None
-    text: Callable[[float], str] = field(default_factory=lambda: time_text)
+    bytes: bool = False
 
     @property
     def ratio(self) -> float:
@@ -28,7 +28,8 @@ class Line:
 
     def __str__(self) -> str:
         bar = "-" if self.bar is None else f"<= {self.bar:g} {'met' if self.ratio <= self.bar else 'MISSED'}"
-        return f"{self.what:54} {self.text(self.value):>10}  {self.ratio:7.2f} x {self.against:30} {self.text(self.reference):>10}  {bar}"
+        text = size_text if self.bytes else time_text
+        return f"{self.what:54} {text(self.value):>10}  {self.ratio:7.2f} x {self.against:30} {text(self.reference):>10}  {bar}"
 
 
 def time_text(seconds: float) -> str:
@@ -36,9 +37,9 @@ def time_text(seconds: float) -> str:
     return f"{seconds * 1e6:.2f} us" if seconds < 1e-4 else f"{seconds * 1000:.1f} ms"
 
 
-def size_text(count: float) -> str:
+def size_text(size: float) -> str:
     """``"12.3 MiB"``."""
-    return f"{count / (1 << 20):.1f} MiB"
+    return f"{size / (1 << 20):.1f} MiB"
 
 
 def timed(act: Callable[[], object]) -> float:
