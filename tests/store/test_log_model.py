@@ -31,6 +31,8 @@ from tests.store.faulty import Crash, MemoryStore
 from tests.store.history import check_log
 
 OUTCOMES = [*["done"] * 8, "failed", "lost", "late", "told it exists", "stale", "crash before", "crash after"]
+FATES = st.lists(st.sampled_from([*OUTCOMES, "pause", "pause"]), max_size=6)
+"""Of the next requests of one writer; those after are done."""
 KEEP = 2
 EXAMPLES = int(os.environ.get("SPOTBURST_LOG_HISTORIES", "150"))
 """Histories tried; each has up to 8 writers."""
@@ -249,9 +251,12 @@ class LogMachine(RuleBasedStateMachine):
 
     @precondition(lambda self: len(self._idle()) + len(self._busy()) < 5)
     @rule(
-        job=st.sampled_from(["12", "12", "12", "13"]), newer=st.sampled_from([1, 1, 1, 0, -1]), step=st.integers(0, 1)
+        job=st.sampled_from(["12", "12", "12", "13"]),
+        newer=st.sampled_from([1, 1, 1, 0, -1]),
+        step=st.integers(0, 1),
+        fates=FATES,
     )
-    def start_attempt(self, job: str, newer: int, step: int) -> None:
+    def start_attempt(self, job: str, newer: int, step: int, fates: list[str]) -> None:
         self.number += 1
         restart = max(
             0, newer + max((a.writer.restart_count for a in self.attempts if a.writer.job_id == job), default=-1)
@@ -259,6 +264,7 @@ class LogMachine(RuleBasedStateMachine):
         attempt = Attempt(self, Writer("c", job, restart, step, "h", f"n{self.number}"))
         self.attempts.append(attempt)
         attempt.start(attempt.do_claim)
+        self._drive(attempt, fates)
 
     def _idle(self) -> list[Attempt]:
         return [a for a in self.attempts if not a.busy() and not a.crashed]
@@ -270,10 +276,11 @@ class LogMachine(RuleBasedStateMachine):
     @rule(
         data=st.data(),
         name=st.sampled_from(
-            [*["commit"] * 3, *["collect"] * 2, "restore_failed", "interrupted", "suspended", "end", "check"]
+            [*["commit"] * 5, *["collect"] * 2, "restore_failed", "interrupted", "suspended", "end", "check"]
         ),
+        fates=FATES,
     )
-    def act(self, data: st.DataObject, name: str) -> None:
+    def act(self, data: st.DataObject, name: str, fates: list[str]) -> None:
         able = [a for a in self._idle() if a.claim and a.claim.entry.kind is not Kind.END]
         attempt = data.draw(st.sampled_from(able))
         assert attempt.claim is not None
@@ -282,12 +289,14 @@ class LogMachine(RuleBasedStateMachine):
         self.number += 1
         number = self.number
         attempt.start(lambda: attempt.do(name, number))
+        self._drive(attempt, fates)
 
     @precondition(lambda self: any(a.claim for a in self._idle()))
-    @rule(data=st.data())
-    def collect_after_the_end_too(self, data: st.DataObject) -> None:
+    @rule(data=st.data(), fates=FATES)
+    def collect_after_the_end_too(self, data: st.DataObject, fates: list[str]) -> None:
         attempt = data.draw(st.sampled_from([a for a in self._idle() if a.claim]))
         attempt.start(lambda: attempt.do("collect", 0))
+        self._drive(attempt, fates)
 
     @rule(years=st.sampled_from([-50, -1, 0, 1, 300]))
     def clocks_jump(self, years: int) -> None:
@@ -299,15 +308,20 @@ class LogMachine(RuleBasedStateMachine):
         """The claim failed for lack of an answer, and the same process tries again."""
         attempt = data.draw(st.sampled_from([a for a in self._idle() if a.claim is None]))
         attempt.start(attempt.do_claim)
+        self._drive(attempt, [])
 
     @precondition(lambda self: self._busy())
-    @rule(data=st.data(), outcomes=st.lists(st.sampled_from(OUTCOMES), min_size=1, max_size=6))
-    def go_on(self, data: st.DataObject, outcomes: list[str]) -> None:
-        attempt = data.draw(st.sampled_from(self._busy()))
-        for outcome in outcomes:
-            if attempt.busy():
-                assert attempt.steps is not None
-                attempt.steps.go(outcome)
+    @rule(data=st.data(), fates=FATES)
+    def go_on(self, data: st.DataObject, fates: list[str]) -> None:
+        self._drive(data.draw(st.sampled_from(self._busy())), fates)
+
+    def _drive(self, attempt: Attempt, fates: list[str]) -> None:
+        """Let it go on to its end or to a pause: first with these fates of its requests, then undisturbed."""
+        for fate in [*fates, *["done"] * 50]:
+            if fate == "pause" or not attempt.busy():
+                return
+            assert attempt.steps is not None
+            attempt.steps.go(fate)
 
     @precondition(lambda self: self.late)
     @rule(data=st.data())
