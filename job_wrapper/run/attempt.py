@@ -389,7 +389,8 @@ class Attempt:
     def end(self, code: int, reason: str) -> None:
         """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""
         self._claim.end(code, reason, self._resumed_once())
-        if code == 0 and self._claim.entry.summary.commits:
+        # Not while other ranks may still be reading an older one.
+        if code == 0 and self.identity.tasks == 1 and self._claim.entry.summary.commits:
             from job_wrapper.store.retention import collect
 
             try:

@@ -13,6 +13,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from job_wrapper.errors import ExitCode
+from job_wrapper.store import open_store, verify_checkpoint
 
 if TYPE_CHECKING:
     from conftest import Room
@@ -496,6 +497,23 @@ def test_other_ranks_find_the_claim_and_write_nothing(room: Room) -> None:
         room.view(restarts=1)
     assert {e.writer.nonce for e in room.log()} == {e.writer.nonce for e in room.log() if e.kind.value == "claim"}
     assert room.kinds().count("claim") == 2
+
+
+def test_finished_run_keeps_its_final_checkpoint_alone_and_a_failed_one_all(room: Room) -> None:
+    for code in (0, 7):
+        state = room.path / f"state-{code}"
+        run = f"c/run-{code}/main"
+        program = ["sh", "-c", f"while [ ! -e stop ]; do date +%N > {state}/file; sleep 0.05; done; exit {code}"]
+        process = room.start(program, "--state-dir", str(state), "--interval", "0.2s", "--run", f"run-{code}")
+        room.wait_for(lambda run=run: len(room.commits(run)) >= 5)
+        (room.path / "stop").touch()
+        assert room.end(process)[0] == code
+        (room.path / "stop").unlink()
+        store, last = open_store(room.uri, prove=False), room.log(run)[-1]
+        assert last.kind.value == "end"
+        stored = [info.key for info in store.list(f"{run}/data/") if "/manifest-" in info.key]
+        assert len(stored) == 1 if code == 0 else len(stored) >= 3  # what the last commit dropped may still be there
+        verify_checkpoint(store, last.summary.commits[-1].manifest)
 
 
 def _alive(pid: int) -> bool:
