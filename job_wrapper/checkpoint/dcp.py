@@ -20,8 +20,9 @@ DCP's own ``async_save`` talks in a thread, for which it needs a CPU backend (``
 from __future__ import annotations
 
 import logging
+import os
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
 
@@ -36,6 +37,7 @@ from job_wrapper.checkpoint.dcp_reader import RunReader
 from job_wrapper.checkpoint.dcp_writer import RunWriter
 from job_wrapper.client import Restore
 from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RestoreFailed, SpotburstError
+from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import ObjectStore, open_store
 
 __all__ = ["DistributedRun", "RunReader", "RunWriter"]
@@ -50,6 +52,7 @@ class _Known:
     """What rank 0 tells the other ranks."""
 
     uri: str
+    run: str
     endpoint_url: str
     restore: Restore | None
 
@@ -60,6 +63,7 @@ class DistributedRun:
     def __init__(self, store: ObjectStore, known: _Known, committer: Committer | None, group: Any) -> None:
         self.restore = known.restore
         """The checkpoint to begin from; None for a new run."""
+        self.uri, self.name = known.uri, known.run
         self._store, self._endpoint_url = store, known.endpoint_url
         self._committer = committer
         self._group = group
@@ -90,7 +94,7 @@ class DistributedRun:
                 return None
             found[0] = mine
             url = mine._connection.welcome.endpoint_url if isinstance(mine, SocketCommitter) else endpoint_url
-            return _Known(mine.uri, url, mine.restore_point())
+            return _Known(mine.uri, mine.run, url, mine.restore_point())
 
         known = _from_rank_0(look, group)
         if known is None:
@@ -100,6 +104,9 @@ class DistributedRun:
         if isinstance(mine, DirectCommitter):
             direct = mine
             process.on_signals(lambda number: direct.ask(urgent=True, stop=True, reason=f"signal {number}"))
+        else:
+            # Slurm and torchrun signal every rank. Rank 0, or the wrapper, has heard it, and all ranks leave together.
+            process.on_signals(lambda number: None)
         return cls(store, known, mine, group)
 
     def wanted(self) -> bool:
@@ -117,7 +124,7 @@ class DistributedRun:
                 verdict = _SAVE
         verdict = _number_from_rank_0(verdict, self._group)
         if verdict in (_STOP, _FENCED):
-            raise SystemExit(int(ExitCode.FENCED if verdict == _FENCED else ExitCode.REQUEUED))
+            raise SystemExit(_exit_code(verdict))
         return verdict == _SAVE
 
     def writer(self, step: int) -> RunWriter:
@@ -125,9 +132,10 @@ class DistributedRun:
 
         It answers the request that ``wanted`` saw. One save at a time: wait for an ``async_save`` before the next call.
         """
-        if self._writer is None:
-            self._writer = RunWriter(self._committer, endpoint_url=self._endpoint_url)
-        self._writer.step = step
+        # One for each save: what an async_save in flight still needs is its own.
+        previous, self._writer = self._writer, RunWriter(self._committer, step=step, endpoint_url=self._endpoint_url)
+        if previous is not None:
+            self._writer.follow(previous)
         if self._committer is not None:
             request = self._committer.take()
             self._writer.answer(request.seq if request else None)
@@ -142,9 +150,18 @@ class DistributedRun:
             raise RestoreFailed("this run has no checkpoint yet: look at DistributedRun.restore first")
         return RunReader(self._store, self.restore.manifest)
 
-    def load(self, state: dict[str, Any], *, planner: Any = None) -> bool:
+    def progress(self, completed: int, total: int | None) -> None:
+        """For ``spotburst describe``: how far the program is. On any rank."""
+        if self._committer is not None and total is not None:
+            try:
+                self._committer.progress(completed, total)
+            except SpotburstError as error:
+                log.debug("progress not told: %s", error)
+
+    def load(self, state: dict[str, Any], *, planner: Any = None, optional: Collection[str] = ()) -> bool:
         """``dcp.load`` of the newest checkpoint that verifies, on all ranks; False for a new run.
 
+        ``optional`` keys of ``state`` stay as they are where the checkpoint does not have them (what a rank has of its own, say).
         Damaged ones are reported and passed over. Raises ``RestoreFailed`` when there is none left, and DCP's
         ``CheckpointException`` where the state does not fit.
         """
@@ -154,13 +171,16 @@ class DistributedRun:
             # DCP hides the kind of an error in here, so it is asked first.
             problem = _first_damage(_from_all(_error_of(reader.read_metadata), self._group))
             if problem is None:
+                there = reader.read_metadata().state_dict_metadata
+                wanted = {key: value for key, value in state.items() if key in there or key not in optional}
                 try:
-                    load(state, storage_reader=reader, planner=planner, process_group=self._group)
+                    load(wanted, storage_reader=reader, planner=planner, process_group=self._group)
                 except CheckpointException as error:
                     problem = _first_damage([failure for failure, _ in error.failures.values()])
                     if problem is None:
                         raise
                 else:
+                    state.update(wanted)
                     self._done(time.monotonic() - started)
                     return True
             self._pass_over(problem)
@@ -185,6 +205,13 @@ class DistributedRun:
         """At the end. Needs no other rank."""
         if self._committer is not None:
             self._committer.close()
+
+
+def _exit_code(verdict: int) -> int:
+    if verdict == _FENCED:
+        return int(ExitCode.FENCED)
+    # torchrun takes any code but 0 for a failure, reports it at length and may start all anew. The wrapper knows why the program ends.
+    return 0 if os.environ.get(SOCKET_VARIABLE) and "TORCHELASTIC_RUN_ID" in os.environ else int(ExitCode.REQUEUED)
 
 
 def _many(group: Any) -> bool:

@@ -64,6 +64,12 @@ class RunWriter(StorageWriter):
         self._parts: dict[str, ObjectRef] = {}
         self._store: tuple[str, ObjectStore] | None = None
 
+    def follow(self, previous: RunWriter) -> None:
+        """What has not changed since that one's commit is not written again. While it is in flight, all is."""
+        self._saves, self._seen, self._store = previous._saves, previous._seen, previous._store
+        if previous.outcome is not None:
+            self._parts = previous._parts
+
     def answer(self, seq: int | None) -> None:
         """The next commit answers the request of this number."""
         self._seq = seq

@@ -95,7 +95,10 @@ def refuse_many_ranks() -> None:
     """Raises ``UsageError`` in a program of several ranks."""
     distributed: Any = torch.distributed
     if distributed.is_available() and distributed.is_initialized() and distributed.get_world_size() > 1:
-        raise UsageError("Checkpointer: programs of several ranks are not supported yet; run one process a job")
+        raise UsageError(
+            "Checkpointer is for one process; in a program of several ranks use ShardedCheckpointer in its place "
+            "(job_wrapper.checkpoint.sharded)"
+        )
 
 
 def ended_by_outage(error: BaseException) -> bool:

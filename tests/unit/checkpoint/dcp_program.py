@@ -1,10 +1,12 @@
-"""One of two ranks that train a sharded model, stop, resume, and change their number: `python dcp_program.py FOLDER RANK`.
+"""One of two ranks that train a sharded model, stop, resume, and change their number: `python dcp_program.py FOLDER RANK PORT`.
 
 What happened is written to FOLDER/result by rank 0, as a dict of outcomes.
 """
 
 from __future__ import annotations
 
+import os
+import runpy
 import sys
 from collections.abc import Callable
 from pathlib import Path
@@ -20,6 +22,7 @@ from torch.utils._pytree import tree_map
 
 from job_wrapper.checkpoint import DirectCommitter, rng
 from job_wrapper.checkpoint.dcp import DistributedRun
+from tests.unit.checkpoint import sharded_program as sharded
 
 STEPS = 6
 ROWS, COLUMNS = 6, 1 << 20
@@ -154,16 +157,34 @@ def main() -> None:
         result[f"{name} stopped"] = attempt(folder / name, stop, asynchronous=name == "async")
         result[f"{name} resumed"] = attempt(folder / name)
     _, result["two saved"] = change_ranks(folder / "ranks", save=True)
+    for name, stateful in (("sampler", False), ("stateful", True)):
+        place = folder / f"sharded-{name}"
+        result[f"{name} undisturbed"] = sharded.train(None, stateful=stateful, whole=whole)
+        result[f"{name} stopped"] = sharded.train(place, 2, stateful=stateful, whole=whole)
+        result[f"{name} resumed"] = sharded.train(place, 5, stateful=stateful, whole=whole)
+        every: list[Any] = [None, None]
+        if stateful:
+            sharded.damage_shard(place, 1)
+        dist.all_gather_object(every, sharded.train(place, stateful=stateful, whole=whole))
+        result[f"{name} ended"] = every
+    result["sharded of two"] = sharded.train(folder / "reshard", 3, whole=whole)
     dist.destroy_process_group()
     if rank == 0:
         meet(2, 1)
+        result["sharded of one"] = sharded.train(folder / "reshard", 7, whole=whole)
         result["one loaded"], result["one saved"] = change_ranks(folder / "ranks", save=True)
         dist.destroy_process_group()
     meet(3, 2)
     result["two loaded"], _ = change_ranks(folder / "ranks", save=False)
-    if rank == 0:
-        torch.save(result, folder / "result")
+    result["sharded of two again"] = sharded.train(folder / "reshard", whole=whole)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[3]}
     dist.destroy_process_group()
+    sys.argv[1:] = ["--steps", "20", "--out", str(folder / "example.pt")]
+    runpy.run_path(str(Path(__file__).parents[3] / "examples" / "train_fsdp.py"), run_name="__main__")
+    meet(4, 2)
+    result["death"] = sharded.rank_dies_while_saving(folder / "death")  # of rank 1
+    torch.save(result, folder / "result")
+    os._exit(0)  # without the farewell to a rank that is gone
 
 
 if __name__ == "__main__":

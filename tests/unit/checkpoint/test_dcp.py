@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import os
+import signal
+import socket
 import subprocess
 import sys
 from collections import Counter
@@ -30,20 +32,28 @@ def ranks(tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
     folder = tmp_path_factory.mktemp("ranks")
     program = Path(__file__).with_name("dcp_program.py")
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    with socket.socket() as free:
+        free.bind(("127.0.0.1", 0))
+        port = str(free.getsockname()[1])
     both = [
         subprocess.Popen(
-            [sys.executable, program, folder, str(rank)], env=environment, stderr=subprocess.PIPE, text=True
+            [sys.executable, program, folder, str(rank), port],
+            env=environment,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.PIPE,
+            text=True,
         )
         for rank in range(2)
     ]
     try:
-        for process in both:
+        for process, code in zip(both, (0, -signal.SIGKILL), strict=True):
             _, errors = process.communicate(timeout=240)
-            assert process.returncode == 0, errors
+            assert process.returncode == code, errors
     finally:
         for process in both:
             process.kill()
     result: dict[str, Any] = torch.load(folder / "result", weights_only=False)
+    result["folder"] = folder
     return result
 
 
@@ -64,6 +74,60 @@ def test_two_ranks_to_one(ranks: dict[str, Any]) -> None:
 def test_one_rank_to_two(ranks: dict[str, Any]) -> None:
     assert len(ranks["one saved"]["values"]["log"]) == 6
     assert_equal(ranks["two loaded"], ranks["one saved"])
+
+
+@pytest.mark.parametrize("data", ["sampler", "stateful"])
+def test_all_state_of_all_ranks_goes_on_at_the_step(ranks: dict[str, Any], data: str) -> None:
+    undisturbed, ended = ranks[f"{data} undisturbed"], ranks[f"{data} ended"]
+    assert (ranks[f"{data} stopped"]["code"], ranks[f"{data} resumed"]["code"]) == (ExitCode.REQUEUED,) * 2
+    assert ranks[f"{data} resumed"]["began_at"] == 2
+    for key in ("log", "weights", "moments", "plateau"):
+        assert_equal(ended[0][key], undisturbed[key])
+    assert ranks[f"{data} stopped"]["tracker"] == ended[0]["tracker"] == ended[1]["tracker"]
+
+
+def test_a_damaged_shard_is_passed_over_on_all_ranks_alike(ranks: dict[str, Any]) -> None:
+    assert [one["began_at"] for one in ranks["sampler ended"]] == [5, 5]
+    assert [one["began_at"] for one in ranks["stateful ended"]] == [2, 2]  # one bit of rank 1's newest shard was turned
+
+
+def test_another_number_of_ranks_goes_on_in_the_data(ranks: dict[str, Any]) -> None:
+    two, one, again = (ranks[f"sharded of {name}"] for name in ("two", "one", "two again"))
+    assert (one["began_at"], again["began_at"]) == (3, 7)
+    assert_equal(one["loaded"], two["weights"])
+    assert_equal(again["loaded"], one["weights"])
+    assert [ids for ids, _ in again["log"]] == [ids for ids, _ in ranks["sampler undisturbed"]["log"]]
+
+
+def test_a_rank_that_dies_while_saving_commits_nothing(ranks: dict[str, Any]) -> None:
+    assert ranks["death"]
+    committer = open_run(ranks["folder"] / "death")
+    assert [commit.step for commit in committer._claim.entry.summary.commits] == [3]
+    verify_checkpoint(committer.store, committer._claim.entry.summary.commits[-1].manifest)
+
+
+def test_torchrun_under_the_wrapper_saves_and_resumes_on_all_ranks(ranks: dict[str, Any], tmp_path: Path) -> None:
+    example = Path(__file__).parents[3] / "examples" / "train_fsdp.py"
+    torchrun = [sys.executable, "-m", "torch.distributed.run", "--standalone", "--nproc-per-node", "2", str(example)]
+    run = "import sys; from job_wrapper.run import main; sys.exit(main())"
+    wrapper = [sys.executable, "-c", run, "--uri", f"file://{tmp_path}/store", "--run", "r", "--"]
+    command = [*wrapper, *torchrun, "--steps", "20", "--out", str(tmp_path / "example.pt")]
+    environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
+    first = subprocess.Popen(
+        [*command, "--step-time", "0.1"], env=environment, stdout=subprocess.PIPE, stderr=subprocess.STDOUT, text=True
+    )
+    assert first.stdout
+    said = []
+    for line in first.stdout:
+        said.append(line)
+        if line.startswith("step 6 "):
+            first.send_signal(signal.SIGTERM)
+    assert first.wait() == 128 + signal.SIGTERM, said
+    assert not (tmp_path / "example.pt").exists()
+    second = subprocess.run(command, env=environment, capture_output=True, text=True, timeout=120, check=False)
+    assert second.returncode == 0, second.stderr
+    assert "resumed at step " in second.stdout
+    assert_equal(torch.load(tmp_path / "example.pt"), torch.load(ranks["folder"] / "example.pt"))
 
 
 def open_distributed(folder: Path) -> DistributedRun:
@@ -136,6 +200,24 @@ def test_async_save_holds_the_moment_of_the_call(tmp_path: Path) -> None:
     assert found["x"].equal(torch.arange(100_000.0))
     assert found["log"] == [1]
     assert found["table"] == ({"a": 1},)
+
+
+def test_async_saves_in_a_row(tmp_path: Path) -> None:
+    state = {"frozen": torch.randn(500_000), "x": torch.zeros(1000)}
+    run = open_distributed(tmp_path)
+    torch.distributed.init_process_group("gloo", init_method=f"file://{tmp_path}/meet", rank=0, world_size=1)
+    try:
+        for step in (1, 2, 3):
+            state["x"].fill_(step)
+            dcp.async_save(state, storage_writer=run.writer(step)).result()  # type: ignore[union-attr]
+        found = blank(state)
+        resumed = open_distributed(tmp_path)
+        assert resumed.load(found)
+    finally:
+        torch.distributed.destroy_process_group()
+    assert resumed.restore is not None and resumed.restore.step == 3
+    assert_equal(found, state)
+    assert sum(p.stat().st_size for p in tmp_path.rglob("*.pack")) < 2 * 2_000_000  # the frozen ones once
 
 
 def test_what_has_not_changed_is_not_written_again(tmp_path: Path) -> None:
