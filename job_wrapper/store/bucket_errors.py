@@ -85,15 +85,17 @@ _NO_CREDENTIALS = re.compile(
     r"Error performing \w+ http://(?:169\.254\.169\.254|169\.254\.170\.2|metadata\.google\.internal)[/:]"
     r"|Error performing token request|for path External \w+ credential provider: "
 )
-_CAUSES = (
-    "Connection refused",
-    "dns error",
-    "timed out",
-    "Connection reset",
-    "No route to host",
-    "Network is unreachable",
-    "certificate",
-)
+# How obstore's text names a cause, and how a message does.
+_CAUSES = {
+    "Connection refused": "Connection refused",
+    "dns error": "its name is not known",
+    "timed out": "timed out",
+    "TimedOut": "timed out",
+    "Connection reset": "Connection reset",
+    "No route to host": "No route to host",
+    "Network is unreachable": "Network is unreachable",
+    "certificate": "its certificate is not trusted",
+}
 
 
 def past_the_end(error: Exception) -> bool:
@@ -117,7 +119,7 @@ def translated(error: Exception, where: str, provider: Provider = S3, *, writing
     if _NO_CREDENTIALS.search(first):
         return StoreError(f"{where}: no credentials for it: {provider.credentials} ({hidden(first[:200])})")
     if "error sending request" in first:
-        cause = next((c for c in _CAUSES if c.lower() in text.lower()), "no answer")
+        cause = next((said for name, said in _CAUSES.items() if name.lower() in text.lower()), "no answer")
         return StoreError(f"{where}: the server can't be reached ({cause})")
     if code in _PASSING:
         return StoreError(f"{where}: {brief}")
