@@ -19,9 +19,9 @@ from job_wrapper.store.read import read_part
 DATA = "run/data/e1"
 
 
-def resident(field: str) -> int:
-    """A line of ``/proc/self/status`` in bytes: ``VmRSS`` is what is resident now, ``VmHWM`` the most so far."""
-    for line in Path("/proc/self/status").read_text().splitlines():
+def resident(field: str, pid: int | str = "self") -> int:
+    """A line of a process's ``status`` in bytes: ``VmRSS`` is what is resident now, ``VmHWM`` the most so far."""
+    for line in Path(f"/proc/{pid}/status").read_text().splitlines():
         if line.startswith(field + ":"):
             return int(line.split()[1]) << 10
     raise ValueError(field)

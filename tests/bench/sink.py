@@ -1,6 +1,8 @@
 """An S3 endpoint that takes everything and keeps nothing, so that only the client's work is measured.
 
-python -m tests.bench.sink [CERTIFICATE KEY]    prints its port; with a certificate it speaks TLS
+python -m tests.bench.sink [--slow] [CERTIFICATE KEY]    prints its port; with a certificate it speaks TLS
+
+``--slow``: each connection takes at most 50 MB/s, so that a client holds as much in memory as it ever does.
 """
 
 from __future__ import annotations
@@ -8,12 +10,14 @@ from __future__ import annotations
 import ssl
 import subprocess
 import sys
+import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
 from pathlib import Path
 
 _BUFFER = 1 << 20
+SLOW = "--slow" in sys.argv
 
 
 class Handler(BaseHTTPRequestHandler):
@@ -32,6 +36,8 @@ class Handler(BaseHTTPRequestHandler):
             if not count:
                 break
             left -= count
+            if SLOW:
+                time.sleep(count / 50e6)
 
     def _answer(self, body: bytes = b"") -> None:
         self.send_response(200)
@@ -62,9 +68,9 @@ class Handler(BaseHTTPRequestHandler):
 
 
 @contextmanager
-def running(*certificate: Path) -> Iterator[str]:
+def running(*certificate: Path, slow: bool = False) -> Iterator[str]:
     """A sink in a process of its own; yields its endpoint. ``certificate`` and key, for TLS."""
-    command = [sys.executable, "-m", "tests.bench.sink", *map(str, certificate)]
+    command = [sys.executable, "-m", "tests.bench.sink", *(["--slow"] if slow else []), *map(str, certificate)]
     with subprocess.Popen(command, stdout=subprocess.PIPE, text=True) as sink:
         try:
             assert sink.stdout is not None
@@ -102,9 +108,10 @@ def certificates(folder: Path) -> tuple[Path, Path, Path]:
 
 if __name__ == "__main__":
     server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-    if len(sys.argv) > 2:
+    files = [argument for argument in sys.argv[1:] if argument != "--slow"]
+    if files:
         context = ssl.create_default_context(ssl.Purpose.CLIENT_AUTH)
-        context.load_cert_chain(sys.argv[1], sys.argv[2])
+        context.load_cert_chain(*files)
         server.socket = context.wrap_socket(server.socket, server_side=True, do_handshake_on_connect=False)
     print(server.server_port, flush=True)
     server.serve_forever()
