@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import atexit
 import logging
-import sys
 import time
-import uuid
 from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, NoReturn
@@ -54,6 +52,8 @@ class Checkpointer:
     Where to: the wrapper's run under ``spotburst run``; else ``uri`` and ``run`` (or ``SPOTBURST_URI`` and ``SPOTBURST_RUN``, if both are
     set), every ``interval`` seconds, the newest ``keep``; else nowhere, and everything here is a no-op.
 
+    ``staging=False`` saves the memory for a copy of the state: training then stops until a save is committed.
+
     Use it as a context manager, or call ``close()`` at the end, so that the final state is in the last commit. Call
     all methods in one thread.
 
@@ -74,6 +74,7 @@ class Checkpointer:
         keep: int = 3,
         committer: Committer | None = None,
         restore: bool = True,
+        staging: bool = True,
         **state: Any,
     ) -> None:
         process.plain_errors()
@@ -102,7 +103,7 @@ class Checkpointer:
         self._tracker: str | None = None
         self._rng: dict[str, Any] | None = None
         self._generators: list[tuple[Generator, Any]] = []
-        self._arena = Arena()
+        self._arena = Arena() if staging else None
         self._saving: Save | None = None
         self._base: Any = None
         self._committed: int | None = None
@@ -130,9 +131,9 @@ class Checkpointer:
                 self._closed = True
                 self._release()
                 raise
-        if self.restored:
-            tensors = encode(self._tree(but=unasked)).tensors
-        self._arena.prepare_beside(tensors, coming(self._members.values()))
+        if self._arena is not None:
+            tensors = encode(self._tree(but=unasked)).tensors if self.restored else tensors
+            self._arena.prepare_beside(tensors, coming(self._members.values()))
         atexit.register(self._left_open)
 
     # The program's side
@@ -162,10 +163,7 @@ class Checkpointer:
     def tracker_id(self) -> str:
         """An id for an experiment tracker's run (``wandb.init(id=…, resume="allow")``), the same in all attempts of this run."""
         if self._tracker is None:
-            if self._committer is None:
-                self._tracker = uuid.uuid4().hex
-            else:  # the same also in a second attempt that finds no commit of the first
-                self._tracker = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._committer.uri}/{self._committer.run}").hex
+            self._tracker = resume.tracker_id(self._committer)
         return self._tracker
 
     def restore_rng(self) -> None:
@@ -290,9 +288,9 @@ class Checkpointer:
             self._leave(committer)
         request = committer.request()
         if request is None and not self._asked:
-            if self._prepare_next:
-                self._prepare_next = False
+            if self._prepare_next and self._arena is not None:
                 self._arena.prepare_beside(encode(self._tree()).tensors)
+            self._prepare_next = False
             return
         saving = self._saving
         if saving is not None:
@@ -344,7 +342,8 @@ class Checkpointer:
 
     def _ended(self, save: Save) -> None:
         """In the save's thread, at its end."""
-        self._arena.release()
+        if self._arena is not None and not save.live:
+            self._arena.release()
         if save.error is None:
             self._base = save.part
             self._committed = save.step
@@ -400,8 +399,4 @@ class Checkpointer:
 
     def _left_open(self) -> None:
         if not self._closed and self.completed > (self._committed or 0):
-            print(
-                f"spotburst: the program ended without closing its Checkpointer: step {self.completed} is in no checkpoint "
-                f"(the last one is of step {self._committed})",
-                file=sys.stderr,
-            )
+            process.say_left_open(self.completed, self._committed)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import uuid
 from collections.abc import Collection, Mapping
 from functools import partial
 
@@ -49,6 +50,13 @@ def fill(committer: Committer, loaded: Loaded, where: str) -> None:
         raise RestoreFailed(
             f"{where} was whole a moment ago and can't be read any more, half of it is restored: start the program again. {error}"
         ) from error
+
+
+def tracker_id(committer: Committer | None) -> str:
+    """A new id for an experiment tracker's run, but the same in a second attempt that finds no commit of the first."""
+    if committer is None:
+        return uuid.uuid4().hex
+    return uuid.uuid5(uuid.NAMESPACE_URL, f"{committer.uri}/{committer.run}").hex
 
 
 def check_parts(saved: Collection[str], given: Collection[str], allowed: Collection[str], where: str) -> None:

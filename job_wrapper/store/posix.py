@@ -160,7 +160,7 @@ class PosixStore:
 
     @contextlib.contextmanager
     def mapped(self, key: str, offset: int, length: int) -> Iterator[memoryview | None]:
-        """``length`` bytes from ``offset`` where they lie in the page cache, to be looked at without a copy; None where that can't be done."""
+        """``length`` bytes from ``offset`` where they lie in the page cache, to be looked at, not written; None where that can't be done."""
         path = self._path(key)
         start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
@@ -168,7 +168,9 @@ class PosixStore:
             try:
                 if os.fstat(fd).st_size < offset + length:
                     raise Damaged(f"{path}: shorter than it was written: bytes before {offset + length} are missing")
-                pages = mmap.mmap(fd, offset + length - start, mmap.MAP_SHARED, mmap.PROT_READ, offset=start)
+                # Private and writable only because ctypes gives no address of what is read-only.
+                access = mmap.PROT_READ | mmap.PROT_WRITE
+                pages = mmap.mmap(fd, offset + length - start, mmap.MAP_PRIVATE, access, offset=start)
             finally:
                 os.close(fd)
         except OSError as error:

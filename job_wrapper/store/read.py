@@ -77,7 +77,7 @@ def read_items_into(
 ) -> None:
     """Fill many buffers in parallel; small neighbours are fetched together. Raises ``Damaged`` naming object, item and place.
 
-    ``verified``: ``verify_items`` has just passed them.
+    ``verified``: ``verify_items`` has just passed them, so that they are copied only.
     """
     pieces: list[tuple[Segment, memoryview, str]] = []
     for item, buffer in pairs:
@@ -88,9 +88,11 @@ def read_items_into(
         for segment in item.segments:
             pieces.append((segment, view[at : at + segment.length], item.name))
             at += segment.length
-    check = _pass if verified else _check
     scratch: list[bytearray] = []
-    _each(_plan(pieces), threads, lambda read: _fetch(store, read, scratch, check))
+    if verified and isinstance(store, MappingStore):
+        _each(_plan(pieces), threads, partial(_copy, store, scratch))
+    else:
+        _each(_plan(pieces), threads, lambda read: _fetch(store, read, scratch))
 
 
 def verify_items(store: ObjectStore, items: Iterable[Item], threads: int = THREADS) -> bool:
@@ -155,15 +157,26 @@ def _plan(pieces: list[tuple[Segment, memoryview, str]]) -> list[_Read]:
     return reads
 
 
-_Check = Callable[[ObjectStore, Segment, memoryview, str], None]
+def _copy(store: MappingStore, scratch: list[bytearray], read: _Read) -> None:
+    import ctypes  # not at the start of every wrapper
+
+    with store.mapped(read.pack, read.start, read.end - read.start) as mapped:
+        if mapped is None:
+            _fetch(store, read, scratch)
+            return
+        source = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
+        for segment, view, _ in read.pieces:
+            # Not by assignment: that would keep the interpreter lock, and one thread at a time would copy.
+            target = ctypes.addressof(ctypes.c_char.from_buffer(view))
+            ctypes.memmove(target, source + segment.offset - read.start, segment.length)
 
 
-def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray], check: _Check) -> None:
+def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray]) -> None:
     """``scratch`` holds buffers of ``_SPAN`` bytes that are free."""
     if len(read.pieces) == 1:
         segment, view, name = read.pieces[0]
         store.read_into(read.pack, read.start, view)
-        check(store, segment, view, name)
+        _check(store, segment, view, name)
         return
     try:
         buffer = scratch.pop()
@@ -174,12 +187,8 @@ def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray], check: _Ch
     for segment, view, name in read.pieces:
         at = segment.offset - read.start
         view[:] = data[at : at + segment.length]
-        check(store, segment, view, name)
+        _check(store, segment, view, name)
     scratch.append(buffer)
-
-
-def _pass(store: ObjectStore, segment: Segment, view: memoryview, name: str) -> None:
-    """Nothing to check."""
 
 
 def _check(store: ObjectStore, segment: Segment, view: memoryview, name: str) -> None:

@@ -15,7 +15,7 @@ from job_wrapper.store.io_types import FORMAT, Kind, ObjectRef
 from job_wrapper.store.log import RunLog, find_runs
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.probe import ensure_proved
-from job_wrapper.store.read import read_manifest, verify_checkpoint
+from job_wrapper.store.read import read_manifest, verify_checkpoint, verify_items
 from tests.store.checkpoints import QUICK, RUN, load, load_part, reseal, save, writer
 
 
@@ -40,7 +40,9 @@ def test_flipped_bits_in_data_are_found_and_named(saved: tuple[PosixStore, Objec
     store, manifest = saved
     verify_checkpoint(store, manifest)
     chance = random.Random(7)
-    segments = [s for item in load_part(store, manifest).items for s in item.segments]
+    items = load_part(store, manifest).items
+    assert verify_items(store, items)
+    segments = [s for item in items for s in item.segments]
     assert len(segments) == 5
     for segment in segments:
         offsets = {segment.offset, segment.offset + segment.length - 1}
@@ -50,6 +52,8 @@ def test_flipped_bits_in_data_are_found_and_named(saved: tuple[PosixStore, Objec
             _flip(tmp_path / segment.pack, byte, bit)
             with pytest.raises(Damaged, match=segment.pack):
                 verify_checkpoint(store, manifest)
+            with pytest.raises(Damaged, match=segment.pack):
+                verify_items(store, items)
             _flip(tmp_path / segment.pack, byte, bit)
     verify_checkpoint(store, manifest)
 
@@ -86,13 +90,17 @@ def test_every_flipped_bit_of_a_log_entry_is_found_and_named(
 def test_cut_off_and_missing_objects_are_named(saved: tuple[PosixStore, ObjectRef], tmp_path: Path) -> None:
     store, manifest = saved
     part = read_manifest(store, manifest).parts["rank-0"]
-    packs = {s.pack for item in load_part(store, manifest).items for s in item.segments}
+    items = load_part(store, manifest).items
+    packs = {s.pack for item in items for s in item.segments}
     for key in (*packs, part.key, manifest.key):
         whole = (tmp_path / key).read_bytes()
         for cut in (whole[:-1], b""):
             (tmp_path / key).write_bytes(cut)
             with pytest.raises(Damaged, match=key):
                 verify_checkpoint(store, manifest)
+            if key in packs:
+                with pytest.raises(Damaged, match=key):
+                    verify_items(store, items)
         (tmp_path / key).unlink()
         with pytest.raises(ObjectMissing, match=key):
             verify_checkpoint(store, manifest)
