@@ -6,7 +6,7 @@ import dataclasses
 import enum
 import os
 from argparse import Namespace
-from collections.abc import Collection, Mapping
+from collections.abc import Collection, Mapping, Sequence
 from pathlib import PurePath
 from typing import Any
 
@@ -22,7 +22,7 @@ _ABSENT = object()
 
 
 def flatten(config: Any) -> dict[str, Any]:
-    """A dict, dataclass or ``argparse.Namespace``, nested or not, as ``{"optimizer.lr": 0.1, …}`` with values that JSON can hold.
+    """A dict, dataclass, ``argparse.Namespace`` or pydantic model, nested or not, as ``{"optimizer.lr": 0.1, …}`` with values that JSON can hold.
 
     Raises ``UnsupportedState`` naming the key whose value can't be compared after a restart.
     """
@@ -82,6 +82,8 @@ def _same(old: Any, new: Any) -> bool:
 def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
     if isinstance(value, Namespace):
         value = vars(value)
+    elif callable(getattr(value, "model_dump", None)) and not isinstance(value, type):
+        value = value.model_dump()  # pydantic
     elif dataclasses.is_dataclass(value) and not isinstance(value, type):
         value = {f.name: getattr(value, f.name) for f in dataclasses.fields(value)}
     if isinstance(value, Mapping):
@@ -95,7 +97,7 @@ def _flatten(value: Any, path: str, flat: dict[str, Any]) -> None:
         )
     elif isinstance(value, (set, frozenset)):
         flat[path] = sorted((_plain(v, path) for v in value), key=repr)
-    elif isinstance(value, (list, tuple)):
+    elif isinstance(value, Sequence) and not isinstance(value, (str, bytes)):
         if all(_is_plain(v) for v in value):
             flat[path] = [_plain(v, path) for v in value]
         else:

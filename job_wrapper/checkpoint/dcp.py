@@ -68,6 +68,7 @@ class DistributedRun:
         self._committer = committer
         self._group = group
         self._writer: RunWriter | None = None
+        self._answering: int | None = None
 
     @classmethod
     def open(
@@ -138,8 +139,15 @@ class DistributedRun:
             self._writer.follow(previous)
         if self._committer is not None:
             request = self._committer.take()
-            self._writer.answer(request.seq if request else None)
+            self._answering = request.seq if request else None
+            self._writer.answer(self._answering)
         return self._writer
+
+    def failed(self, error: str) -> None:
+        """The save that ``writer`` was made for has failed: whoever asked for it need not wait. On any rank."""
+        if self._committer is not None and self._answering is not None:
+            self._committer.failed(self._answering, error)
+            self._answering = None
 
     def reader(self) -> RunReader:
         """For ``dcp.load(state, storage_reader=run.reader())``, on all ranks; only if ``restore`` is not None.

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import logging
+import time
 import uuid
 from collections.abc import Collection
 from types import TracebackType
@@ -22,12 +23,23 @@ from job_wrapper.checkpoint.dcp import DistributedRun
 from job_wrapper.checkpoint.members import SCALARS, Generator, Member, member
 from job_wrapper.checkpoint.sampler import ResumableSampler
 from job_wrapper.checkpoint.state import encode
-from job_wrapper.errors import CheckpointFailed, ConfigChanged, ExitCode, Fenced, SpotburstError, UsageError
+from job_wrapper.errors import (
+    CheckpointFailed,
+    ConfigChanged,
+    ExitCode,
+    Fenced,
+    SpotburstError,
+    UsageError,
+    may_pass,
+)
 
 log = logging.getLogger("spotburst")
 
 COMMON, RANK = "common", "rank-"
 """Keys of the state beside the models' and the optimizers' names: what rank 0 says for all, and what each rank has of its own."""
+
+PATIENCE = 480.0
+"""Seconds that the final state's save is tried for while the store is away."""
 
 
 class ShardedCheckpointer:
@@ -121,8 +133,11 @@ class ShardedCheckpointer:
         if run is None:
             return
         try:
-            if self.completed and self._committed != self.completed:
-                self._save(run)
+            patience = time.monotonic() + PATIENCE
+            while self.completed and self._committed != self.completed:
+                self._save(run, last=time.monotonic() > patience)
+                if self._committed != self.completed:
+                    time.sleep(5.0)
         finally:
             run.close()
 
@@ -193,7 +208,8 @@ class ShardedCheckpointer:
 
     # Saving
 
-    def _save(self, run: DistributedRun) -> None:
+    def _save(self, run: DistributedRun, last: bool = False) -> None:
+        """A store that is away is waited for by going on, unless this is the ``last`` try."""
         # In tuples, which DCP's planner takes whole: a resumed program need not have the same keys in them yet.
         tree = {**self._shards(), f"{RANK}{self._rank}": (self._own(),)}
         if self._rank == 0:
@@ -201,6 +217,11 @@ class ShardedCheckpointer:
         try:
             save(tree, storage_writer=run.writer(self.completed), process_group=self._group)
         except CheckpointException as error:
+            run.failed(str(error))
+            # The failures are the same on all ranks.
+            if not last and all(may_pass(failure) for failure, _ in error.failures.values()):
+                log.warning("step %d is in no checkpoint yet, the one before stands: %s", self.completed, error)
+                return
             self._fail(error)
         self._committed = self.completed
         run.progress(self.completed, self._total)
