@@ -163,6 +163,22 @@ def test_program_that_waited_for_the_store_in_vain_is_brought_back() -> None:
     requeue_through(d)
 
 
+@pytest.mark.parametrize(
+    ("rules", "code"),
+    [({"in_slurm": False}, ExitCode.STORE_AWAY), ({"requeue": False}, ExitCode.NOT_REQUEUEABLE)],
+)
+def test_where_nobody_brings_the_job_back_the_code_tells(rules: dict[str, bool], code: ExitCode) -> None:
+    d = Drive(state_dirs=True, patience=30.0, **rules)
+    d(ev.Exited(0))
+    while not d.took(ev.WriteInterrupted):
+        d(ev.CommitFailed("no answer", again=True, kind="StoreAway"))
+        d.wait(d.machine.wake() or d.now)
+    assert d.now <= 1030
+    d.wait(d.now + 2)
+    assert d.code == code
+    assert not d.took(ev.WriteEnd)
+
+
 def test_code_of_a_program_that_never_spoke_to_us_is_its_own() -> None:
     d = Drive()
     assert kinds(d(ev.Exited(int(ExitCode.STORE_AWAY)))) == ["WriteEnd"]
