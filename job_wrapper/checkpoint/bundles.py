@@ -111,8 +111,18 @@ def _spread(runs: Sequence[tuple[Any, Any]], length: int) -> list[Any]:
     return [value for value, n in runs for _ in range(n)]
 
 
+def possible(shape: Sequence[int]) -> bool:
+    """Whether torch can make such a tensor; also an empty one has strides, which must not overflow. Pure."""
+    return min(shape, default=0) >= 0 and prod(max(n, 1) for n in shape) < 1 << 56
+
+
 def _shape(shape: Any) -> tuple[int, ...]:
-    if type(shape) is not list or len(shape) > _MAX_SHAPE or not all(type(n) is int and n >= 0 for n in shape):
+    if (
+        type(shape) is not list
+        or len(shape) > _MAX_SHAPE
+        or not all(type(n) is int for n in shape)
+        or not possible(shape)
+    ):
         raise ValueError(f"shape {str(shape)[:100]}")
     return tuple(shape)
 

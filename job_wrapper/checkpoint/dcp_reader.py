@@ -12,7 +12,7 @@ from torch.distributed.checkpoint.planner import LoadItemType, LoadPlan, LoadPla
 from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
-from job_wrapper.checkpoint.dcp_format import METADATA, PART, fitting, item_name, metadata_from, shape_of
+from job_wrapper.checkpoint.dcp_format import METADATA, PART, empty_for, item_name, metadata_from, shape_of
 from job_wrapper.checkpoint.staging import memory_of
 from job_wrapper.checkpoint.state import decode, dtype_of, parse
 from job_wrapper.errors import Damaged, UsageError
@@ -124,8 +124,8 @@ class RunReader(StorageReader):
         pairs: list[tuple[Item, memoryview]] = []
         for number, inner in enumerate(names):
             beside = self._item(part, f"{name}{number}")
-            tensors[inner] = tensor = torch.empty(shape_of(beside), dtype=dtype_of(str(beside.attributes.get("dtype"))))
-            pairs.append((fitting(beside, tensor), memory_of(tensor)))
+            tensors[inner] = tensor = empty_for(beside)
+            pairs.append((beside, memory_of(tensor)))
         read_items_into(self._store, pairs)
         buffer = io.BytesIO()
         torch.save(decode(skeleton, tensors), buffer)  # in memory only: what planners expect

@@ -154,8 +154,8 @@ def _checked(item: Item, where: str) -> tuple[tuple[int, ...], torch.dtype]:
     """Shape and dtype of a tensor's item, if its bytes are as many."""
     try:
         dtype, shape = dtype_of(str(item.attributes["dtype"])), tuple(int(n) for n in item.attributes["shape"])
-        fits = prod(shape) * dtype.itemsize == item.length and min(shape, default=0) >= 0
-    except (KeyError, TypeError, ValueError) as error:
+        fits = prod(shape) * dtype.itemsize == item.length and bundles.possible(shape)
+    except (KeyError, TypeError, ValueError, OverflowError) as error:
         raise Damaged(f"{where}: damaged: item {item.name!r} is no tensor ({error})") from error
     if not fits:
         raise Damaged(
