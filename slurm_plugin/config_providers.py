@@ -174,10 +174,45 @@ class AzureProvider(CloudProvider):
     type: Literal["azure"]
     subscription: str
     resource_group: str
+    """One of the nodes' own: all that is made lies in it."""
     region: str
     endpoint_url: str | None = None
+    """For another server than Azure's; it is then spoken to without credentials."""
     image: str
+    """``/subscriptions/…`` of an image, or ``publisher:offer:sku:version``."""
     subnet: str
+    """``/subscriptions/…/subnets/NAME``."""
+    ssh_public_key: str
+    """Azure makes no Linux machine without one, or a password."""
+    admin_user: Name = "azureuser"
+    identity: str | None = None
+    """``/subscriptions/…`` of a user-assigned identity that nodes have: it lets them reach the checkpoints."""
+    disk_gb: Annotated[int, Field(ge=10)] | None = None
+    disk_type: str = "Premium_LRS"
+    proximity_placement_group: str | None = None
+    """``/subscriptions/…`` of one: nodes of a job that needs several are made in it."""
+    tags: Mapping[str, str] = {}
+    """Tags of the site's own, on every machine."""
+    node_program: Path = Path("/opt/spotburst/bin/spotburst")
+    """Where the image has spotburst."""
+
+    @field_validator("tags")
+    @classmethod
+    def _own_tags(cls, value: Mapping[str, str]) -> Mapping[str, str]:
+        for key in value:
+            if key.lower().startswith(("microsoft", "azure", "windows", "spotburst-")):
+                raise ValueError(f"{key!r}: keys that begin with microsoft, azure, windows or spotburst- are taken")
+        if len(value) > 40:
+            raise ValueError(f"{len(value)} tags: at most 40 (Azure takes 50, spotburst needs some itself)")
+        return value
+
+    def unfit(self, offering: OfferingConfig) -> str:
+        """See ``CloudProvider``."""
+        if offering.zone not in (*ANY_ZONE, "1", "2", "3"):
+            return f"zone {offering.zone!r} is none of Azure's: 1, 2, 3, or any"
+        if offering.market is Market.RESERVATION:
+            return "market reservation can't be had here; there are spot and on-demand"
+        return ""
 
 
 ProviderConfig = Annotated[LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="type")]

@@ -28,7 +28,15 @@ GOOD: dict[str, Any] = {
         "here": {"type": "local", "boot_time": "2s"},
         "ec2": {"type": "aws", "region": "eu-west-1", "image": "ami-1", "subnets": {"eu-west-1a": "subnet-1"}},
         "gce": {"type": "gcp", "project": "p", "region": "r", "image": "i", "subnetwork": "s"},
-        "az": {"type": "azure", "subscription": "s", "resource_group": "g", "region": "r", "image": "i", "subnet": "n"},
+        "az": {
+            "type": "azure",
+            "subscription": "s",
+            "resource_group": "g",
+            "region": "r",
+            "image": "i",
+            "subnet": "n",
+            "ssh_public_key": "k",
+        },
     },
     "nodesets": [
         {

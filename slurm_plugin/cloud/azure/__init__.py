@@ -1,0 +1,1 @@
+"""Azure virtual machines. The client library is the extra ``azure`` and is imported in ``client`` alone."""
