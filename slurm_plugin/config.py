@@ -71,6 +71,8 @@ class Checkpoints(Model):
     """For a server that is not the cloud's own. Credentials come from the environment of the job or the machine's role."""
     interval: Period = 600.0
     keep: Annotated[int, Field(ge=1)] = 3
+    keep_ended: Period = 7 * 86400.0
+    """How long after a run's end the manager leaves its checkpoints there."""
 
     @field_validator("uri")
     @classmethod

@@ -65,7 +65,7 @@ class Loop:
             log.error(
                 "machines of a provider that burst.yaml no longer names may still run; name it again", provider=name
             )
-        sweeper = Sweeper(config.cluster, lambda: _store(config), once)
+        sweeper = Sweeper(config.cluster, lambda: _store(config), config.checkpoints.keep_ended, once)
         return cls(config, observer, Applier(client, ledger, launcher, once), waker, ledger, reach, runs, sweeper)
 
     def stop(self) -> None:

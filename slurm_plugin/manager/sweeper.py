@@ -14,10 +14,12 @@ EVERY = 3600.0
 
 
 class Sweeper:
-    """``start`` and ``stop`` as the manager's other threads. On a file system where the manager may not write to users' runs it frees none."""
+    """``start`` and ``stop`` as the manager's other threads. ``age``: seconds after a run's end. On a file system where the manager may not write to users' runs it frees none."""
 
-    def __init__(self, cluster: str, open_store: Callable[[], ObjectStore], once: Once, every: float = EVERY) -> None:
-        self._cluster, self._open, self._once, self._every = cluster, open_store, once, every
+    def __init__(
+        self, cluster: str, open_store: Callable[[], ObjectStore], age: float, once: Once, every: float = EVERY
+    ) -> None:
+        self._cluster, self._open, self._age, self._once, self._every = cluster, open_store, age, once, every
         self._stopped = threading.Event()
         self._thread = threading.Thread(target=self._run, name="sweeper", daemon=True)
 
@@ -35,7 +37,7 @@ class Sweeper:
         sweep: Sweep | None = None
         while True:
             try:
-                sweep = sweep or Sweep(self._open(), self._cluster)
+                sweep = sweep or Sweep(self._open(), self._cluster, age=self._age)
                 for swept in sweep.sweep():
                     if swept.error:
                         self._once.fault(f"checkpoints of {swept.run}", swept.error)

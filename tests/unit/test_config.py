@@ -103,7 +103,7 @@ def test_it_never_changes(tmp_path: Path) -> None:
 LEVELS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]], str]] = [
     ("colour", lambda d: d, "checkpoints, cluster, manager"),
     ("slurm.colour", lambda d: d["slurm"], "bin_dir, client, conf"),
-    ("checkpoints.colour", lambda d: d["checkpoints"], "endpoint_url, interval, keep, uri"),
+    ("checkpoints.colour", lambda d: d["checkpoints"], "endpoint_url, interval, keep, keep_ended, uri"),
     ("manager.colour", lambda d: d["manager"], "interval"),
     ("recovery.colour", lambda d: d["recovery"], "barren_attempts, max_attempts"),
     ("power.colour", lambda d: d["power"], "resume_timeout, suspend_time"),

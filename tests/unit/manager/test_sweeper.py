@@ -32,7 +32,7 @@ def test_sweeps_at_the_start_and_again_after_a_fault(tmp_path: Path) -> None:
             raise StoreError("no answer")
         return store
 
-    sweeper = Sweeper("c", flaky, Once(), every=0.05)
+    sweeper = Sweeper("c", flaky, KEEP_ENDED, Once(), every=0.05)
     sweeper.start()
     until = time.monotonic() + 20
     while size_of(store, "c/12/old") and time.monotonic() < until:
