@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import json
 import math
+import socket
+import threading
 from collections.abc import Callable
+from contextlib import suppress
 
 import pytest
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from job_wrapper.node_config import NodeConfig
@@ -192,6 +195,38 @@ def test_no_answer_makes_it_raise_or_cry_wolf(provider: str, rounds: list[dict[s
     for notice in heard:
         assert notice is not None
         assert Notice.from_json(notice.to_json()) == notice
+
+
+HEADS = st.sampled_from(
+    [b"", b"HTTP/1.1 200 OK\r\n", b"HTTP/1.1 200 OK\r\nMetadata-Flavor: Google\r\n", b"HTTP/1.1 100 Continue\r\n\r\n"]
+)
+TAILS = st.sampled_from(
+    [b"", b"\r\n", b"\r\nTRUE", b"Content-Length: -1\r\n\r\n", b"Transfer-Encoding: chunked\r\n\r\nzz\r\n"]
+)
+
+
+@settings(max_examples=60)
+@given(provider=st.sampled_from(PROVIDERS), head=HEADS, middle=st.binary(max_size=60), tail=TAILS)
+def test_bytes_that_are_no_http_are_no_notice(provider: str, head: bytes, middle: bytes, tail: bytes) -> None:
+    answer = head + middle + tail
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+
+        def serve() -> None:
+            with suppress(OSError):
+                while True:
+                    connection, _ = listener.accept()
+                    with connection, suppress(OSError):
+                        connection.recv(4096)
+                        connection.sendall(answer)
+
+        threading.Thread(target=serve, daemon=True).start()
+        heard: list[Notice | None] = []
+        stops = iter([False])
+        source = make(provider, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        CloudWatcher(source).watch(heard.append, lambda seconds: seconds > 0 or next(stops, False))
+        listener.shutdown(socket.SHUT_RDWR)
+    # GCP's notice is one word: it is heard where Google's server says it, and nowhere else.
+    assert not heard or (provider == "gcp" and b"Metadata-Flavor: Google" in answer and answer.endswith(b"TRUE"))
 
 
 IDS = st.sampled_from(["a", "b"])
