@@ -8,14 +8,19 @@ from __future__ import annotations
 import sys
 from itertools import chain
 
-from tests.bench import bench_checkpoint, bench_notice, bench_store, bench_wrapper
+from tests.bench import bench_checkpoint, bench_memory, bench_notice, bench_server, bench_store, bench_wrapper
 
 
 def main() -> None:
     """Print the table."""
     folder = sys.argv[1] if len(sys.argv) > 1 else None
     for line in chain(
-        bench_checkpoint.lines(folder=folder), bench_store.lines(), bench_wrapper.lines(), bench_notice.lines()
+        bench_checkpoint.lines(folder=folder),
+        bench_store.lines(),
+        bench_server.lines(folder=folder),
+        bench_memory.lines(folder=folder),
+        bench_wrapper.lines(),
+        bench_notice.lines(),
     ):
         print(line, flush=True)
 
