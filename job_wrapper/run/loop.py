@@ -36,6 +36,9 @@ CHECK_EVERY = 15.0
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
 
+ALLOW_CONFIG_CHANGE = "SPOTBURST_ALLOW_CONFIG_CHANGE"
+"""Told to the program (``checkpoint.config``)."""
+
 
 class Wrapper:
     """One run of ``spotburst run``."""
@@ -274,6 +277,11 @@ class Wrapper:
         }
         if attempt.options.continuity != EPHEMERAL:
             environ |= {"SPOTBURST_SOCKET": self._server.path, "SPOTBURST_RUN": attempt.run}
+        # torchrun would take Slurm's warning for itself and end its ranks; it then keeps the signals as it finds them: ignored.
+        environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGQUIT")
+        if attempt.options.allow_config_change:
+            allowed = (environ.get(ALLOW_CONFIG_CHANGE, ""), *attempt.options.allow_config_change)
+            environ[ALLOW_CONFIG_CHANGE] = ",".join(filter(None, allowed))
         if attempt.counters is not None:
             environ |= attempt.counters.environment()
         if attempt.roots:

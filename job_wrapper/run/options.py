@@ -61,6 +61,7 @@ class Options:
     requeue: bool
     continuity: str = CHECKPOINT
     patience: float = STORE_PATIENCE
+    allow_config_change: tuple[str, ...] = ()
 
 
 def _formatter(prog: str) -> argparse.HelpFormatter:
@@ -122,6 +123,13 @@ def _parser() -> argparse.ArgumentParser:
         metavar="TIME",
         help="how long a store that is away is waited for before the job is requeued (default: 30m)",
     )
+    parser.add_argument(
+        "--allow-config-change",
+        action="append",
+        default=[],
+        metavar="KEY",
+        help="a key of a torch program's config that may differ from the checkpoint's (several times; '*' for all)",
+    )
     parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
     return parser
 
@@ -161,4 +169,5 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
         requeue=arguments.on_interruption == "requeue",
         continuity=arguments.continuity,
         patience=arguments.store_patience,
+        allow_config_change=tuple(arguments.allow_config_change),
     )

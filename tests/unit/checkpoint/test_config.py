@@ -5,9 +5,11 @@ from __future__ import annotations
 import argparse
 import dataclasses
 import enum
+from collections import UserList
 from pathlib import Path
 from typing import Any
 
+import pydantic
 import pytest
 
 from job_wrapper.checkpoint import Checkpointer, UnsupportedState
@@ -78,6 +80,38 @@ def test_leaving_the_configuration_out_is_a_change(tmp_path: Path) -> None:
     run(tmp_path, {"lr": 0.1})
     with pytest.raises(ConfigChanged, match=r"lr: 0\.1 in the checkpoint, absent now"):
         run(tmp_path, None)
+
+
+@dataclasses.dataclass
+class Model:
+    layers: list[dict[str, int]]
+    optimizer: Optimizer
+    tags: set[str] = dataclasses.field(default_factory=set)
+
+
+def test_the_difference_of_nested_things_is_readable(tmp_path: Path) -> None:
+    run(tmp_path, Model([{"width": 4}, {"width": 8}], Optimizer(), {"b", "a"}))
+    with pytest.raises(ConfigChanged) as caught:
+        run(tmp_path, Model([{"width": 4}, {"width": 16}, {"width": 2}], Optimizer("0.1", (0.9, 0.99)), {"a"}))  # type: ignore[arg-type]
+    assert str(caught.value).splitlines()[1:-1] == [
+        "  layers[1].width: 8 in the checkpoint, 16 now",
+        "  layers[2].width: absent in the checkpoint, 2 now",
+        "  optimizer.betas: [0.9, 0.95] in the checkpoint, [0.9, 0.99] now",
+        "  optimizer.lr: 0.1 in the checkpoint, '0.1' now",
+        "  tags: ['a', 'b'] in the checkpoint, ['a'] now",
+    ]
+    allowed = ["layers", "optimizer", "tags"]
+    changed = run(tmp_path, Model([{"width": 4}], Optimizer(0.5), set()), allow_config_change=allowed).changed
+    assert changed["layers[1].width"] == (8, None)
+
+
+def test_a_pydantic_model_and_other_sequences() -> None:
+    class Settings(pydantic.BaseModel):
+        lr: float = 0.1
+        layers: list[int] = [1, 2]
+
+    assert flatten(Settings()) == {"lr": 0.1, "layers": [1, 2]}
+    assert flatten({"x": UserList([1, 2]), "y": range(3)}) == {"x": [1, 2], "y": [0, 1, 2]}
 
 
 def test_truth_is_no_number_and_one_is_one() -> None:

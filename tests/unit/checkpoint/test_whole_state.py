@@ -59,7 +59,7 @@ def same(make: Callable[[], dict[str, Any]], step: Callable[[dict[str, Any]], An
                     checkpoint.step()
         except SystemExit:
             assert len(log) == stop
-            generators = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
+        generators = (torch.Generator, random.Random, np.random.Generator, np.random.RandomState)
         left = {k: v for k, v in state.items() if not isinstance(v, generators)}
         return {"log": log} | {k: v.state_dict() if hasattr(v, "state_dict") else v for k, v in left.items()}
 

@@ -72,6 +72,13 @@ def test_environment_and_streams_of_the_program(room: Room) -> None:
     assert not Path(told["SPOTBURST_SOCKET"]).parent.exists(), "the socket's folder is removed"
 
 
+def test_keys_of_the_configuration_that_may_change_are_told_to_the_program(room: Room) -> None:
+    show = "import os; print(os.environ['SPOTBURST_ALLOW_CONFIG_CHANGE'], os.environ['PET_SIGNALS_TO_HANDLE'])"
+    options = ("--allow-config-change", "lr", "--allow-config-change", "data.path")
+    _, out, err = room.run(show, *options, SPOTBURST_ALLOW_CONFIG_CHANGE="steps")
+    assert out == "steps,lr,data.path SIGINT,SIGQUIT\n", err
+
+
 def test_finished_run_is_not_run_again(room: Room) -> None:
     room.run(["sh", "-c", "echo once >> file"])
     code, _, err = room.run(["sh", "-c", "echo once >> file"], restarts="1")
