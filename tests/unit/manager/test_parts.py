@@ -286,10 +286,7 @@ def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Pat
     ("changes", "message"),
     [
         ({"nodesets": []}, "nodesets"),
-        (
-            {"providers": {"local": {"type": "gcp", "project": "p", "region": "r", "image": "i", "subnetwork": "s"}}},
-            "not built yet",
-        ),
+        ({"providers": {"local": {"type": "moon"}}}, "'local', 'aws', 'gcp', 'azure'"),
         ({}, "slurm.conf"),
     ],
 )
