@@ -5,7 +5,6 @@ Nothing here decides when; `machine` does.
 
 from __future__ import annotations
 
-import json
 import os
 import socket
 import time
@@ -13,8 +12,6 @@ from collections.abc import Callable
 from dataclasses import asdict
 from pathlib import Path
 from typing import Any, TypeVar
-
-from xxhash import xxh3_128_hexdigest
 
 from job_wrapper.errors import (
     Damaged,
@@ -34,8 +31,9 @@ from job_wrapper.run.events import Save
 from job_wrapper.run.identity import Identity
 from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
-from job_wrapper.run.preflight import require_own, require_requeueable
+from job_wrapper.run.preflight import command_digest, refuse_other_command, require_own, require_requeueable
 from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.store.codec import seal
 from job_wrapper.store.decided_put import Patience, patiently
 from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore, Part, Summary, Writer
 from job_wrapper.store.log import RunFinished, RunLog
@@ -48,11 +46,6 @@ FAILURES = 2
 """How often one checkpoint may fail to restore."""
 
 T = TypeVar("T")
-
-
-def command_digest(command: tuple[str, ...]) -> str:
-    """Tells two commands apart; not a secret."""
-    return xxh3_128_hexdigest(json.dumps(command).encode())
 
 
 def restored_key(run: str, epoch: int) -> str:
@@ -130,7 +123,7 @@ class Attempt:
             # The other ranks start when this one's files are in place, and from the commit that it found to be good.
             seq = None if self.restored is None else self.restored.seq
             progress = None if self.counters is None else self.counters.told()
-            told = json.dumps({"entry": seq, "progress": progress}).encode()
+            told = seal("restored", {"entry": seq, "progress": progress})
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
 
     def _check_roots(self) -> None:
@@ -162,7 +155,8 @@ class Attempt:
         }
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity
-        self._patiently(lambda: self._refuse_other_command(log.newest()[0], job_id, digest))
+        mine = (job_id, identity.restart_count)
+        self._patiently(lambda: refuse_other_command(self.run, log.newest()[0], mine, digest))
         alive = self.job.alive if self.job is not None else local_job_alive
         try:
             return self._patiently(
@@ -176,22 +170,8 @@ class Attempt:
                 )
             )
         except RunFinished as finished:
-            self._refuse_other_command(finished.entry, job_id, digest)
+            refuse_other_command(self.run, finished.entry, mine, digest)
             raise
-
-    def _refuse_other_command(self, last: Entry | None, job_id: str, digest: str) -> None:
-        """Two programs under one name would take each other's checkpoints. Raises ``UsageError``.
-
-        An unfinished run's next attempt may have another command: scripts put their first node's address or the restart count into it.
-        """
-        if last is None or last.summary.command_digest in (None, digest):
-            return
-        this_attempt = (last.writer.job_id, last.writer.restart_count) == (job_id, self.identity.restart_count)
-        if this_attempt or last.summary.ended == 0:
-            what = "has finished with" if last.summary.ended == 0 else "belongs to"
-            raise UsageError(
-                f"{self.run} {what} another command than this one: give this program a --name of its own, such as --name second"
-            )
 
     def _claimed_text(self, summary: Summary) -> str:
         text = f"run {self.run}, epoch {self.epoch}"

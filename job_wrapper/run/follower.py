@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-import json
 import time
 from typing import Any
 
-from job_wrapper.errors import ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
+from job_wrapper.errors import Damaged, ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
 from job_wrapper.run.attempt import Attempt, restored_key
 from job_wrapper.run.counters import counters_of
+from job_wrapper.store.codec import unseal
 from job_wrapper.store.io_types import CommitRef, Entry, Kind
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
@@ -48,7 +48,7 @@ class Follower(Attempt):
                 told = self._patiently(lambda epoch=last.epoch: self._told(epoch))  # type: ignore[misc]
                 if told is not None:
                     self.epoch = last.epoch
-                    self.restored = next((c for c in last.summary.commits if c.seq == told.get("entry")), None)
+                    self.restored = self._restored_from(last, told.get("entry"))
                     self.counters = self._kept = counters_of(told.get("progress"))
                     return
                 until = max(until, self.clock() + wait)  # a restore takes as long as it takes
@@ -59,11 +59,22 @@ class Follower(Attempt):
             time.sleep(POLL)
 
     def _told(self, epoch: int) -> dict[str, Any] | None:
+        key = restored_key(self.run, epoch)
         try:
-            told = json.loads(self.store.get(restored_key(self.run, epoch)))
-        except (ObjectMissing, ValueError):
+            return unseal(self.store.get(key), "restored", f"{self.store.uri}/{key}")
+        except ObjectMissing:
             return None
-        return told if isinstance(told, dict) else None
+
+    def _restored_from(self, last: Entry, seq: Any) -> CommitRef | None:
+        """The commit that rank 0 began from. Beside it this rank must never begin from another, or from nothing."""
+        if seq is None:
+            return None
+        for commit in last.summary.commits:
+            if commit.seq == seq:
+                return commit
+        raise Damaged(
+            f"{self.store.uri}/{self.run}: rank 0 began from the checkpoint of entry {seq}, which the run's log does not name"
+        )
 
     def _ours(self, entry: Entry) -> bool:
         who, writer = self.identity, entry.writer

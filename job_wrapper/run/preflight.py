@@ -1,13 +1,16 @@
-"""What is looked at before a run is claimed: whether Slurm would bring the job back, and whose the run is."""
+"""What is looked at before a run is claimed: whether Slurm would bring the job back, whose the run is, and which program's."""
 
 from __future__ import annotations
 
+import json
 import os
 from collections.abc import Callable
 
-from job_wrapper.errors import NotRequeueable, StoreRefused
+from xxhash import xxh3_128_hexdigest
+
+from job_wrapper.errors import NotRequeueable, StoreRefused, UsageError
 from job_wrapper.slurm_job import SlurmJob
-from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.io_types import Entry, ObjectStore
 from job_wrapper.store.posix import PosixStore
 
 
@@ -41,3 +44,22 @@ def require_own(store: ObjectStore, run: str) -> None:
                     f"{store.uri}/{folder} belongs to user {owner}, not to you: nothing of it is used. "
                     "Tell the administrator, or name another place with --uri"
                 )
+
+
+def command_digest(command: tuple[str, ...]) -> str:
+    """Tells two commands apart; not a secret."""
+    return xxh3_128_hexdigest(json.dumps(command).encode())
+
+
+def refuse_other_command(run: str, last: Entry | None, attempt: tuple[str, int], digest: str) -> None:
+    """Two programs under one name would take each other's checkpoints. ``attempt``: job and restart count. Raises ``UsageError``.
+
+    An unfinished run's next attempt may have another command: scripts put their first node's address or the restart count into it.
+    """
+    if last is None or last.summary.command_digest in (None, digest):
+        return
+    if (last.writer.job_id, last.writer.restart_count) == attempt or last.summary.ended == 0:
+        what = "has finished with" if last.summary.ended == 0 else "belongs to"
+        raise UsageError(
+            f"{run} {what} another command than this one: give this program a --name of its own, such as --name second"
+        )
