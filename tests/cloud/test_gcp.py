@@ -273,7 +273,8 @@ def test_listing_that_lacks_a_zone_is_unknown(cloud: Gce, tmp_path: Path) -> Non
         ("PROVISIONING", InstanceState.PENDING),
         ("STAGING", InstanceState.PENDING),
         ("RUNNING", InstanceState.RUNNING),
-        ("STOPPING", InstanceState.STOPPING),
+        ("STOPPING", InstanceState.RECLAIMING),
+        ("SUSPENDING", InstanceState.STOPPING),
         ("TERMINATED", InstanceState.GONE),
         ("STOPPED", InstanceState.GONE),
         ("SUSPENDED", InstanceState.GONE),
@@ -287,6 +288,22 @@ def test_states(cloud: Gce, tmp_path: Path, status: str, state: InstanceState) -
     assert isinstance(launched, Launched)
     stage.machine(launched.instance_id).status = status
     assert listed(stage)[request.launch_id].state is state
+
+
+def test_spot_machine_that_stops_is_preempted_unless_it_was_ended_here(cloud: Gce, tmp_path: Path) -> None:
+    stage = GcpStage(cloud, tmp_path)
+    cloud.ending = 60.0
+    spot, plain = requests(stage, ["spot-1"]) + requests(stage, ["plain-1"], market=Market.ON_DEMAND)
+    answers = patiently(stage, [spot, plain])
+    for machine in cloud.machines.values():
+        machine.message.status = "STOPPING"
+    assert {m.node: m.state for m in listed(stage).values()} == {
+        "spot-1": InstanceState.RECLAIMING,
+        "plain-1": InstanceState.STOPPING,
+    }
+    assert listed(stage)[spot.launch_id].notice_id
+    stage.provider.terminate([a.instance_id for a in answers if isinstance(a, Launched)])
+    assert {m.state for m in listed(stage).values()} == {InstanceState.STOPPING}
 
 
 def test_machine_without_its_metadata_is_ended_by_its_number(cloud: Gce, tmp_path: Path) -> None:

@@ -35,6 +35,7 @@ LAG = 300.0
 """Seconds after a launch in which a machine that the listing lacks is asked for by name."""
 ASK_AGAIN = 60.0
 """Seconds after which a machine that should be ending is ended again."""
+FORGET_ENDING = 3600.0
 AT_ONCE = 8
 """Calls at a time where there are many."""
 Item = TypeVar("Item")
@@ -111,8 +112,7 @@ class GcpCloud:
             found = [listed[i] for i in wanted if i in listed] + self._by_name(i.rsplit("/", 1)[-1] for i in missing)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
-        numbers = {m.number for m in found}
-        self._ending = {n: since for n, since in self._ending.items() if n in numbers}
+        self._ending = {n: since for n, since in self._ending.items() if since > time.monotonic() - FORGET_ENDING}
         self._end([m for m in found if self._ending.get(m.number, float("-inf")) < time.monotonic() - ASK_AGAIN])
 
     def instances(self) -> list[Instance]:
@@ -126,9 +126,15 @@ class GcpCloud:
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
         starting = (InstanceState.PENDING, InstanceState.RUNNING)
-        return [m.instance() for m in machines] + [
+        return [m.instance(self._told(m)) for m in machines] + [
             m.instance(InstanceState.PENDING if m.state in starting else None) for m in unlisted
         ]
+
+    def _told(self, machine: Machine) -> InstanceState | None:
+        """A spot machine that stops, and that nobody here has ended, is being preempted; Compute Engine has no other word for it."""
+        if machine.status == "STOPPING" and machine.spot and machine.number not in self._ending:
+            return InstanceState.RECLAIMING
+        return None
 
     # Launching.
 

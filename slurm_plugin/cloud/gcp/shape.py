@@ -130,6 +130,7 @@ class Machine:
     zone: str
     number: int
     status: str
+    spot: bool
     launched: float
     address: str
     deadline: float | None
@@ -147,7 +148,7 @@ class Machine:
     def instance(self, state: InstanceState | None = None) -> Instance:
         """As the manager knows machines."""
         owner = self.owner
-        reclaiming = self.state is InstanceState.RECLAIMING and state is None
+        reclaiming = (state or self.state) is InstanceState.RECLAIMING
         return Instance(
             instance_id=self.instance_id,
             launch_id=owner.launch_id,
@@ -186,6 +187,7 @@ def read(instance: compute_v1.Instance, cluster: str) -> Machine | None:
         zone=instance.zone.rsplit("/", 1)[-1],
         number=instance.id,
         status=instance.status,
+        spot=instance.scheduling.provisioning_model == "SPOT",
         launched=_seconds(instance.creation_timestamp) or 0.0,
         address=next((i.network_i_p for i in instance.network_interfaces if i.network_i_p), ""),
         deadline=asked + stop.max_duration.seconds if asked is not None else None,
