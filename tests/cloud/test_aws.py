@@ -21,7 +21,7 @@ from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet, listing, names, template
 from slurm_plugin.cloud.aws.errors import ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import Journal
-from slurm_plugin.cloud.provider import InstanceState, Launched, Market, Offering, RefusalKind, Refused
+from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest, Market, Offering, RefusalKind, Refused
 from slurm_plugin.config import AwsProvider
 from slurm_plugin.errors import CloudUnavailable
 from slurm_plugin.slurm.hostlist import expand
@@ -429,16 +429,33 @@ def test_a_zone_left_open_takes_what_there_is(ec2: Ec2Stage) -> None:
     """Overrides of type and subnet: what one pool lacks another gives; a gang comes from one zone."""
     ec2.limit(ec2.offering(), 1)
     anywhere = ec2.offering(zone="any")
-    ask = [r.__class__(r.launch_id, r.node, r.nodeset, anywhere) for r in requests(ec2, ["spot-1", "spot-2", "spot-3"])]
+    ask = [
+        LaunchRequest(r.launch_id, r.node, r.nodeset, anywhere) for r in requests(ec2, ["spot-1", "spot-2", "spot-3"])
+    ]
     assert [type(a) for a in patiently(ec2, ask)] == [Launched] * 3
     living = ec2.server.living({tags.CLUSTER: "test"})
     assert len({m.subnet_id for m in living}) == 2
     gang = [
-        r.__class__(r.launch_id, r.node, r.nodeset, anywhere, gang="g") for r in requests(ec2, ["spot-4", "spot-5"])
+        LaunchRequest(r.launch_id, r.node, r.nodeset, anywhere, gang="g") for r in requests(ec2, ["spot-4", "spot-5"])
     ]
     assert [type(a) for a in patiently(ec2, gang)] == [Launched] * 2
     fresh = [m for m in ec2.server.living({tags.CLUSTER: "test"}) if m not in living]
     assert {m.subnet_id for m in fresh} == {ec2.config.subnets["eu-west-1b"]}
+
+
+def test_types_that_do_not_see_later_tags_are_asked_for_one_by_one(ec2: Ec2Stage) -> None:
+    old = ec2.offering(instance_type="p3.2xlarge")
+    ask = [LaunchRequest(r.launch_id, r.node, r.nodeset, old) for r in requests(ec2, ["spot-1", "spot-2"])]
+    assert [type(a) for a in patiently(ec2, ask)] == [Launched] * 2
+    assert ec2.server.calls.count("CreateFleet") == 2
+    assert "CreateTags" not in ec2.server.calls
+    ec2.restart()
+    assert {r.launch_id: r.node for r in ask} == {i.launch_id: i.node for i in listed(ec2).values()}
+    gang = [LaunchRequest(r.launch_id, r.node, r.nodeset, old, gang="g") for r in requests(ec2, ["spot-3", "spot-4"])]
+    refused = patiently(ec2, gang)
+    assert [(a.kind, a.code) for a in refused if isinstance(a, Refused)] == [
+        (RefusalKind.MISTAKE, "NotBuiltOnNitro")
+    ] * 2
 
 
 def test_what_was_put_off_within_a_fleet_is_asked_for_anew(ec2: Ec2Stage) -> None:

@@ -299,8 +299,20 @@ class AwsCloud:
 
 
 def _alike(requests: Iterable[LaunchRequest]) -> list[list[LaunchRequest]]:
-    """What one fleet can hold: the same offering, nodeset and gang."""
+    """What one fleet can hold: the same offering, nodeset and gang. Raises ``ApiError`` for a gang that could not be named."""
     groups: dict[tuple[str, str, str | None], list[LaunchRequest]] = {}
     for request in requests:
         groups.setdefault((request.offering.id, request.nodeset, request.gang), []).append(request)
-    return list(groups.values())
+    found: list[list[LaunchRequest]] = []
+    for group in groups.values():
+        if len(group) == 1 or fleets.hears_tags(group[0].offering):
+            found.append(group)
+        elif group[0].gang is None:
+            found += [[request] for request in group]
+        else:
+            raise ApiError(
+                "NotBuiltOnNitro",
+                f"{group[0].offering.instance_type}: jobs of several nodes need types built on the AWS Nitro System, "
+                "since others do not see in their metadata which of the nodes they are",
+            )
+    return found

@@ -5,6 +5,7 @@ Source: Amazon EC2 API Reference, CreateFleet; EC2 User Guide, "Use an EC2 Fleet
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from typing import Any
 
@@ -15,6 +16,14 @@ from slurm_plugin.config_providers import ANY_ZONE
 from slurm_plugin.errors import ConfigError
 
 _CAPACITY = {Market.SPOT: "spot", Market.ON_DEMAND: "on-demand", Market.RESERVATION: "on-demand"}
+
+_NOT_NITRO = re.compile(r"(c1|c3|c4|cc2|d2|f1|g2|g3|g3s|h1|i2|i3|m1|m2|m3|m4|p2|p3|r3|r4|t1|t2|x1|x1e)\.")
+"""Source: EC2 User Guide, "Instances built on the AWS Nitro System". Their metadata shows tags as they were at the start."""
+
+
+def hears_tags(offering: Offering) -> bool:
+    """Whether a running machine sees, in its metadata, tags that came after its launch."""
+    return not any(_NOT_NITRO.match(name) for name in instance_types(offering))
 
 
 def instance_types(offering: Offering) -> list[str]:
