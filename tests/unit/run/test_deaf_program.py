@@ -1,0 +1,27 @@
+"""A program that can't hear: no signal handler and no thread of it runs while it is inside one long C call."""
+
+from __future__ import annotations
+
+from job_wrapper.errors import ExitCode
+from tests.unit.run.conftest import Room
+
+DEAF = """
+import signal
+signal.signal(signal.SIGTERM, lambda *_: open("heard", "w").close())
+open({state!r}, "w").write("work")
+open("ready", "w").close()
+sum(range(1 << 60))  # one call, for ever
+"""
+
+
+def test_program_inside_one_long_c_call_is_checkpointed_and_the_job_requeued_in_time(room: Room) -> None:
+    """The notice reaches the wrapper, which needs nothing of the program."""
+    state = room.path / "state" / "file"
+    process = room.start(DEAF.format(state=str(state)), "--state-dir", str(state.parent), "--interval", "10m")
+    room.wait_for((room.path / "ready").exists)
+    room.notice(seconds=20)
+    code, _, said = room.end(process)
+    assert code == ExitCode.REQUEUED, said
+    assert room.kinds() == ["claim", "commit", "interrupted"]
+    assert room.commits()[0].body["urgent"] is True
+    assert not (room.path / "heard").exists()
