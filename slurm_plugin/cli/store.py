@@ -43,9 +43,9 @@ def check(
     if json:
         output.as_json(asdict(report))
     else:
-        output.table(
-            ("PROMISE", "KEPT", "SEEN"), ([p.name, "ok" if p.kept else "FAIL", p.detail] for p in report.proofs)
-        )
+        if report.proofs:
+            rows = ([p.name, "ok" if p.kept else "FAIL", p.detail] for p in report.proofs)
+            output.table(("PROMISE", "KEPT", "SEEN"), rows)
         if report.measured_bytes:
             output.facts(
                 [

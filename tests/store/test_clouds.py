@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 import subprocess
+import sys
 from collections.abc import Iterator
 from datetime import timedelta
 from pathlib import Path
@@ -13,7 +14,7 @@ import pytest
 from obstore import sign
 from obstore.store import AzureStore
 
-from job_wrapper.errors import StoreError, StoreRefused
+from job_wrapper.errors import ExitCode, StoreError, StoreRefused
 from job_wrapper.store.azure import connection_string
 from job_wrapper.store.check import check_store
 from job_wrapper.store.open import open_store
@@ -255,3 +256,10 @@ def test_a_server_that_ignores_the_precondition_is_refused_by_name_and_reason(
         report = check_store(uri)
         assert not report.safe and report.verdict.startswith(f"{uri}: refused, because put-if-absent")
         assert [i.key for i in open_store(uri, prove=False).list("")] == []
+        spotburst = [str(Path(sys.executable).parent / "spotburst"), "store", "check", uri]
+        said = subprocess.run(spotburst, capture_output=True, text=True, check=False)
+        assert said.returncode == ExitCode.STORE_REFUSED
+        assert "refused, because put-if-absent is not kept" in " ".join(said.stdout.split())
+        told = subprocess.run([*spotburst, "--json"], capture_output=True, text=True, check=False)
+        assert told.returncode == ExitCode.STORE_REFUSED
+        assert json.loads(told.stdout)["safe"] is False
