@@ -14,6 +14,7 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store import posix
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.log import RunLog
+from job_wrapper.store.open import open_store
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.read import read_manifest, verify_checkpoint
 from tests.store.checkpoints import QUICK, RUN, load, load_part, save, writer
@@ -73,6 +74,23 @@ def test_crash_at_every_store_operation(way: str, after: bool, folders: Iterator
             _second_attempt(way, FaultyStore(inner, points, after=after), next(folders), possible)
         except Crash:
             _restart_and_check(way, inner, possible, folders)
+            continue
+        break
+    assert points > 15
+
+
+@pytest.mark.s3
+def test_crash_at_every_request_to_a_bucket(s3_uri: str, folders: Iterator[Path]) -> None:
+    points = 0
+    while True:
+        points += 1
+        inner = open_store(f"{s3_uri}/{points}", prove=False)
+        WAYS["tensors"](inner, 0, next(folders)).save(1)
+        possible = {1, 2}
+        try:
+            _second_attempt("tensors", FaultyStore(inner, points, after=points % 2 == 0), next(folders), possible)
+        except Crash:
+            _restart_and_check("tensors", inner, possible, folders)
             continue
         break
     assert points > 15
