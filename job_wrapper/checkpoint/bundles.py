@@ -16,6 +16,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
 from math import prod
+from operator import itemgetter
 from typing import Any
 
 import torch
@@ -64,15 +65,15 @@ def encode_index(bundles: Sequence[Bundle]) -> bytes:
         "format": FORMAT,
         "counts": [len(bundle.rows) for bundle in bundles],
         "names": [row[0] for row in rows],
-        "dtypes": [[dtype_name(dtype), n] for dtype, n in _runs(row[1] for row in rows)],
-        "shapes": [[list(shape), n] for shape, n in _runs(tuple(row[2]) for row in rows)],
+        "dtypes": [[dtype_name(dtype), n] for dtype, n in _runs(map(itemgetter(1), rows))],
+        "shapes": [[list(shape), n] for shape, n in _runs(map(itemgetter(2), rows))],
     }
     return json.dumps(index, separators=(",", ":")).encode()
 
 
 def _runs(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
     for value, group in groupby(values):
-        yield value, sum(1 for _ in group)
+        yield value, len(list(group))
 
 
 def decode_index(data: bytes | bytearray, where: str) -> list[list[Row]]:

@@ -6,9 +6,11 @@ import ctypes
 import logging
 import os
 import threading
+from collections import Counter
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter, itemgetter
 
 import torch
 
@@ -78,10 +80,15 @@ def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
 
 def plan(tensors: Mapping[str, torch.Tensor]) -> tuple[list[_Sized], list[_Sized], int]:
     """Tensors for bundles, the others, each with its length, and the bytes of the arena that they all need."""
-    sized = [(name, tensor, tensor.nbytes) for name, tensor in tensors.items()]
-    small = [one for one in sized if one[2] < BELOW]
-    large = [one for one in sized if one[2] >= BELOW] if len(small) < len(sized) else []
-    return small, large, _paged(sum(aligned(n) for _, _, n in small)) + sum(_paged(n) for _, _, n in large)
+    lengths = list(map(attrgetter("nbytes"), tensors.values()))
+    small = list(zip(tensors, tensors.values(), lengths, strict=True))
+    large: list[_Sized] = []
+    if lengths and max(lengths) >= BELOW:
+        large = [one for one in small if one[2] >= BELOW]
+        small = [one for one in small if one[2] < BELOW]
+    # Few lengths, and very many tensors: nothing here is done for each of them in turn.
+    little = sum(aligned(length) * count for length, count in Counter(lengths).items() if length < BELOW)
+    return small, large, _paged(little) + sum(_paged(length) for _, _, length in large)
 
 
 def _paged(length: int) -> int:
@@ -166,50 +173,56 @@ def _copy_small(pages: Pages, tensors: list[_Sized], batch: Batch) -> int:
     """Copy what goes into bundles; returns the end in the arena."""
     if not tensors:
         return 0
-    rows: list[Row] = [(name, tensor.dtype, tensor.shape) for name, tensor, _ in tensors]
-    offsets: list[int] = []
-    start = end = first = 0
-    for index, (_, _, length) in enumerate(tensors):
-        offset = (end + ALIGNMENT - 1) & -ALIGNMENT
-        if offset + length > start + SIZE:
-            batch.bundles.append(Bundle(rows[first:index], pages.view[start:end]))
-            start, first = offset, index
-        offsets.append(offset)
-        end = offset + length
+    names, live, lengths = zip(*tensors, strict=True)
+    rows: list[Row] = list(zip(names, map(attrgetter("dtype"), live), map(attrgetter("shape"), live), strict=True))
+    start = end = first = at = 0
+    for (dtype, shape), group in groupby(map(itemgetter(1, 2), rows)):
+        count, length = len(list(group)), lengths[at]
+        stride = aligned(length)
+        begin = offset = aligned(end)
+        done = 0
+        while done < count:
+            room = start + SIZE - offset - length
+            if room < 0:
+                batch.bundles.append(Bundle(rows[first : at + done], pages.view[start:end]))
+                start, first = offset, at + done
+                continue
+            fitting = min(count - done, room // stride + 1) if length else count - done
+            end = offset + (fitting - 1) * stride + length
+            offset = aligned(end)
+            done += fitting
+        if length:
+            _copy_alike(pages, live[at : at + count], begin, length, dtype, shape)
+        at += count
     batch.bundles.append(Bundle(rows[first:], pages.view[start:end]))
-    at = 0
-    for (dtype, shape), alike in groupby(rows, key=lambda row: row[1:]):
-        stop = at + sum(1 for _ in alike)
-        _copy_alike(pages, tensors[at:stop], offsets[at:stop], dtype, shape)
-        at = stop
     return end
 
 
 @torch.no_grad()
 def _copy_alike(
-    pages: Pages, tensors: list[_Sized], offsets: list[int], dtype: torch.dtype, shape: tuple[int, ...]
+    pages: Pages,
+    tensors: tuple[torch.Tensor, ...],
+    offset: int,
+    length: int,
+    dtype: torch.dtype,
+    shape: tuple[int, ...],
 ) -> None:
-    """Small tensors of one dtype and shape, next to each other in the arena."""
-    length = tensors[0][2]
-    if not length:
-        return
+    """Small tensors of one dtype and shape, one after the other in the arena."""
     together = len(tensors) >= _ALIKE and shape and length % ALIGNMENT == 0 and dtype in _JOINED
-    if together and all(tensor.is_cpu for _, tensor, _ in tensors):
-        target = pages.bytes[offsets[0] : offsets[-1] + length].view(dtype)
-        torch.cat(
-            [tensor for _, tensor, _ in tensors],
-            out=target.view(len(tensors) * shape[0], *shape[1:]),
-        )
+    if together and all(map(attrgetter("is_cpu"), tensors)):
+        target = pages.bytes[offset : offset + len(tensors) * length].view(dtype)
+        torch.cat(tensors, out=target.view(len(tensors) * shape[0], *shape[1:]))
         return
     base, move = pages.address, ctypes.memmove
-    for (_, tensor, _), offset in zip(tensors, offsets, strict=True):
-        if not tensor.is_cpu:
+    for tensor in tensors:
+        if tensor.is_cpu:
+            plain = tensor.contiguous()
+            if plain.is_conj() or plain.is_neg():
+                plain = plain.resolve_conj().resolve_neg()
+            move(base + offset, plain.data_ptr(), length)
+        else:
             _copy_to(pages, tensor, offset, length)
-            continue
-        plain = tensor.contiguous()
-        if plain.is_conj() or plain.is_neg():
-            plain = plain.resolve_conj().resolve_neg()
-        move(base + offset, plain.data_ptr(), length)
+        offset += aligned(length)
 
 
 @torch.no_grad()
