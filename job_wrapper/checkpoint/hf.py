@@ -62,7 +62,8 @@ class SpotburstCallback(TrainerCallback):
         if self not in trainer.callback_handler.callbacks:
             trainer.add_callback(self)
         parts = self._parts = _Parts(trainer)
-        self.checkpoint = Checkpointer(trainer=parts, **self._options)
+        # Trainer finds its place in the data by itself.
+        self.checkpoint = Checkpointer(trainer=parts, **{"data": False, **self._options})
         if not self.checkpoint.active:
             return None
         trainer._maybe_log_save_evaluate = self._boundary(trainer, trainer._maybe_log_save_evaluate)

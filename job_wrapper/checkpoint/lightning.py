@@ -16,13 +16,17 @@ the random generators, and the position in the data: give the loader a `Resumabl
 
 from __future__ import annotations
 
+import logging
 from typing import Any
 
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from job_wrapper.checkpoint import data as placing
 from job_wrapper.checkpoint.checkpointer import Checkpointer
 from job_wrapper.errors import UsageError
+
+log = logging.getLogger("spotburst")
 
 PATH = "spotburst"
 """Stands for the restored checkpoint in ``fit(ckpt_path=…)``."""
@@ -41,6 +45,7 @@ class SpotburstCallback(Callback):
         self._options = options
         self._batches = 0
         self._resumed = False
+        self._placed = False
 
     def attach(self, trainer: Trainer, data: Any = None) -> str | None:
         """Restore the newest checkpoint. What it returns goes to ``trainer.fit(ckpt_path=…)``: None for a new run.
@@ -55,7 +60,8 @@ class SpotburstCallback(Callback):
         callbacks.remove(self)
         callbacks.append(self)  # what other callbacks do after a batch is in its checkpoint
         state = _State(trainer)
-        self.checkpoint = Checkpointer(trainer=state, data=data, **self._options)
+        self._placed = data is not None
+        self.checkpoint = Checkpointer(trainer=state, data=data if self._placed else False, **self._options)
         environment: Any = trainer._accelerator_connector.cluster_environment
         if self.checkpoint.active and hasattr(environment, "auto_requeue"):
             environment.auto_requeue = False  # Lightning would save and requeue a second time at Slurm's signal
@@ -67,8 +73,16 @@ class SpotburstCallback(Callback):
 
     def on_train_start(self, trainer: Trainer, pl_module: LightningModule) -> None:
         """All else is restored now."""
-        if self.checkpoint is not None:
-            self.checkpoint.restore_rng()
+        if self.checkpoint is None:
+            return
+        if self._resumed:
+            combined: Any = trainer.fit_loop._combined_loader
+            for loader in [] if combined is None else combined.flattened:
+                if placing.has_state(loader):
+                    loader.state_dict()  # torchdata's makes its iterator now, and draws what it draws
+                elif not self._placed:
+                    log.warning(placing.WITHOUT_DATA, self.checkpoint.completed)
+        self.checkpoint.restore_rng()
 
     def on_train_batch_end(
         self, trainer: Trainer, pl_module: LightningModule, outputs: Any, batch: Any, batch_idx: int

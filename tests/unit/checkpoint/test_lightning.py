@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -10,6 +11,7 @@ import pytest
 import torch
 from lightning.pytorch import LightningModule, Trainer
 from torch.utils.data import DataLoader, TensorDataset
+from torchdata.stateful_dataloader import StatefulDataLoader
 
 from job_wrapper.checkpoint import DirectCommitter, ResumableSampler
 from job_wrapper.checkpoint.lightning import SpotburstCallback
@@ -40,6 +42,8 @@ class Module(LightningModule):
         self.began_at = len(self.losses)
 
     def training_step(self, batch: Any, batch_idx: int) -> torch.Tensor:
+        if isinstance(batch, dict):
+            batch = [torch.cat([batch["a"][0], batch["b"][0]]), torch.cat([batch["a"][1], batch["b"][1]])]
         ids, x = batch
         loss = (self.layers(x) - x.sum()).square().mean()
         self.losses.append((ids.tolist(), loss.item()))
@@ -66,12 +70,17 @@ class Outcome:
     exit_code: int | None = None
 
 
-def train(folder: Path, committer: DirectCommitter | None, stop: int = 0, **options: Any) -> Outcome:
+def train(
+    folder: Path, committer: DirectCommitter | None, stop: int = 0, *, mixed: bool = False, **options: Any
+) -> Outcome:
     torch.manual_seed(7)
     module = Module(committer, stop)
     data = TensorDataset(torch.arange(14), torch.linspace(-1, 1, 56).view(14, 4))
     sampler = ResumableSampler(data, seed=3, batch_size=4)
     loader, check = DataLoader(data, batch_sampler=sampler), DataLoader(data, batch_size=7)
+    loaders: Any = loader
+    if mixed:
+        loaders = {name: StatefulDataLoader(data, size, shuffle=True) for name, size in (("a", 4), ("b", 2))}
     spotburst = SpotburstCallback(committer=committer)
     trainer = Trainer(
         max_epochs=2,
@@ -87,7 +96,7 @@ def train(folder: Path, committer: DirectCommitter | None, stop: int = 0, **opti
     )
     outcome = Outcome(module)
     try:
-        trainer.fit(module, loader, check, ckpt_path=spotburst.attach(trainer, loader))
+        trainer.fit(module, loaders, check, ckpt_path=spotburst.attach(trainer, None if mixed else loader))
     except SystemExit as end:
         outcome.exit_code = int(end.code or 0)
     if trainer.optimizers:
@@ -121,6 +130,27 @@ def test_stops_in_a_row_with_gradients_accumulated(tmp_path: Path) -> None:
     for stop in (1, 4, 6):  # asked in the middle of an accumulation, and at an epoch's end
         assert train(tmp_path, open_run(tmp_path), stop, accumulate_grad_batches=2).exit_code == ExitCode.REQUEUED
     assert_same(train(tmp_path, open_run(tmp_path), accumulate_grad_batches=2), reference)
+
+
+def test_several_loaders_with_places_of_their_own(tmp_path: Path) -> None:
+    reference = train(tmp_path, None, mixed=True)
+    assert len(reference.module.losses) == 14  # until the longest is through, twice
+    for stop in (2, 5, 9):
+        assert train(tmp_path, open_run(tmp_path), stop, mixed=True).exit_code == ExitCode.REQUEUED
+    assert_same(train(tmp_path, open_run(tmp_path), mixed=True), reference)
+
+
+def test_a_loader_without_a_place_is_warned_of(tmp_path: Path, caplog: pytest.LogCaptureFixture) -> None:
+    data = TensorDataset(torch.arange(14), torch.rand(14, 4))
+    for stop in (2, 0):
+        committer = open_run(tmp_path)
+        spotburst = SpotburstCallback(committer=committer)
+        module = Module(committer, stop)
+        quiet: dict[str, Any] = {"logger": False, "enable_checkpointing": False, "enable_progress_bar": False}
+        trainer = Trainer(max_epochs=1, accelerator="cpu", default_root_dir=tmp_path, callbacks=[spotburst], **quiet)
+        with contextlib.suppress(SystemExit):
+            trainer.fit(module, DataLoader(data, batch_size=4, shuffle=True), ckpt_path=spotburst.attach(trainer))
+        assert ("not a place in the data" in caplog.text) is (stop == 0)
 
 
 def test_a_finished_run_is_not_trained_again(tmp_path: Path, undisturbed: Outcome) -> None:
