@@ -60,7 +60,7 @@ class Saves:
         self.folder, self.name, self.part = folder, name, part
         self.changing = tensors(part)[:changing]
         self.committer = DirectCommitter.open(f"file://{folder}", name)
-        self.checkpoint = Checkpointer(part=part, committer=self.committer)
+        self.checkpoint = Checkpointer(part=part, data=False, committer=self.committer)
         time.sleep(1)  # the first step of a training is no faster
         self.whole: list[float] = []
 
@@ -81,7 +81,7 @@ class Saves:
         """Seconds until a new attempt has its state, verified."""
         committer = DirectCommitter.open(f"file://{self.folder}", self.name)
         began = time.perf_counter()
-        checkpoint = Checkpointer(part=fresh, committer=committer, staging=False)
+        checkpoint = Checkpointer(part=fresh, data=False, committer=committer, staging=False)
         seconds = time.perf_counter() - began
         checkpoint.close()
         assert all(map(torch.equal, tensors(fresh)[:100], tensors(self.part)[:100]))
