@@ -14,7 +14,7 @@ from tests.cluster.training import Training, assert_no_commit_lost, assert_same,
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
-STEPS = 200
+STEPS = 150
 DIALECTS = ("gcp", "azure")
 
 

@@ -32,7 +32,7 @@ def test_first_look_does_not_wait(service: Imds, listen: Listen) -> None:
 
 
 def test_notice_ends_the_wait_and_is_heard_once(service: Imds, listen: Listen) -> None:
-    ear = listen(gcp(service), clock=lambda: 1000.0)
+    ear = listen(gcp(service, wait=1), clock=lambda: 1000.0)
     waiting(service, ear)
     assert ear.heard == []
     service.pages[PREEMPTED] = "TRUE"

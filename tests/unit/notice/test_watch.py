@@ -30,7 +30,7 @@ def make(provider: str, url: str) -> Source:
     if provider == "aws":
         return aws.AwsSource(url, pause=0.02)
     if provider == "gcp":
-        return gcp.GcpSource(url, pause=0.02, wait=60)
+        return gcp.GcpSource(url, pause=0.02, wait=1)
     return azure.AzureSource(url, pause=0.02)
 
 
