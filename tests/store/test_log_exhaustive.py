@@ -143,7 +143,7 @@ def two_attempts() -> Explorer:
 
 def three_attempts() -> Explorer:
     """The first one stops for as long as it likes, and wakes."""
-    return Explorer([program(0, "cc"), program(1, "c?"), program(2, "e")], Check(), faults=FAULTS)
+    return Explorer([program(0, "c"), program(1, "c?"), program(2, "e")], Check(), faults=FAULTS)
 
 
 def the_same_attempt_twice() -> Explorer:
@@ -155,12 +155,12 @@ def two_steps_and_a_restart() -> Explorer:
 
 
 def two_jobs() -> Explorer:
-    return Explorer([program(0, "c"), program(0, "c", job="13"), program(1, "e")], Check(), faults=FAULTS)
+    return Explorer([program(0, "c"), program(0, "", job="13"), program(1, "e")], Check(), faults=FAULTS)
 
 
 def with_retention() -> Explorer:
     """The holder collects while its successor claims, restores, commits and collects."""
-    writers = [program(0, "cgcg", keep=1), program(1, "rcg", keep=1)]
+    writers = [program(0, "ccg", keep=1), program(1, "rcg", keep=1)]
     return Explorer(writers, Check(1, data=True), faults=FAULTS, private=False)
 
 
