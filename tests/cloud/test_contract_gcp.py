@@ -65,7 +65,7 @@ class GcpStage(Stage):
         with self.cloud.lock:
             self.cloud.reap()
             mine = [m.message for m in self.cloud.machines.values() if m.ends is None and m.message.status in LIVING]
-        found = [m for message in mine if (m := shape.read(message, "Test")) is not None]
+        found = [m for message in mine if (m := shape.read(compute_v1.Instance.pb(message), "Test")) is not None]
         assert len({m.instance_id for m in found}) == len(found), "two machines under one id"
         return {m.instance_id: m.name for m in found}
 

@@ -64,15 +64,19 @@ class Gce:
         answer = self._read(client, "get", request)
         return _errors(answer) if answer.status == compute_v1.Operation.Status.DONE else None
 
-    def instances(self, label: str, value: str) -> list[compute_v1.Instance]:
-        """All of the project's region that bear the label: every page of every zone, or ``ApiError``."""
+    def instances(self, label: str, value: str) -> list[Any]:
+        """All of the project's region that bear the label: every page of every zone, or ``ApiError``.
+
+        Plain protobuf messages: the library's wrappers around each field take several times as long to read.
+        """
         request = compute_v1.AggregatedListInstancesRequest(
             project=self.config.project,
             filter=f"labels.{label}={value}",
             max_results=PAGE,
         )
-        found: list[compute_v1.Instance] = []
-        for page in self._pages(compute_v1.InstancesClient, "aggregated_list", request):
+        found: list[Any] = []
+        for wrapped in self._pages(compute_v1.InstancesClient, "aggregated_list", request):
+            page: Any = compute_v1.InstanceAggregatedList.pb(wrapped)
             if page.unreachables:
                 raise ApiError(NO_ANSWER, f"the listing lacks {', '.join(page.unreachables)}")
             for scope, part in page.items.items():
@@ -82,12 +86,11 @@ class Gce:
                     found += part.instances
         return found
 
-    def instance(self, zone: str, name: str) -> compute_v1.Instance | None:
-        """By name or number; None where there is none."""
+    def instance(self, zone: str, name: str) -> Any:
+        """By name or number, as a plain protobuf message; None where there is none."""
         request = compute_v1.GetInstanceRequest(project=self.config.project, zone=zone, instance=name)
         try:
-            found: compute_v1.Instance = self._read(compute_v1.InstancesClient, "get", request)
-            return found
+            return compute_v1.Instance.pb(self._read(compute_v1.InstancesClient, "get", request))
         except ApiError as error:
             if error.status == 404:
                 return None

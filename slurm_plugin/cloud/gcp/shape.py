@@ -11,6 +11,7 @@ import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 from datetime import datetime, timezone
+from functools import lru_cache
 from typing import Any
 
 from google.cloud import compute_v1
@@ -168,10 +169,16 @@ def instance_id(name: str, launch_id: str) -> str:
     return f"{name}/{launch_id}"
 
 
-def read(instance: compute_v1.Instance, cluster: str) -> Machine | None:
-    """The machine that an answer shows; None for one of another cluster."""
+@lru_cache(maxsize=256)
+def _numbers(members: str) -> Mapping[str, str]:
+    """Node to its number in the batch, from the metadata; all machines of a call have the same."""
+    return {node: number for number, _, node in (m.partition(":") for m in members.split(","))}
+
+
+def read(instance: Any, cluster: str) -> Machine | None:
+    """The machine that an answer (a plain protobuf message) shows; None for one of another cluster."""
     items: Mapping[str, str] = {item.key: item.value for item in instance.metadata.items}
-    launches = {node: number for number, _, node in (m.partition(":") for m in items.get(MEMBERS, "").split(","))}
+    launches = _numbers(items.get(MEMBERS, ""))
     try:
         launch_id = launch_ids.of(items[BASE], int(launches[instance.name], 16))
     except (KeyError, ValueError):
