@@ -21,7 +21,7 @@ MakeCluster = Callable[..., LocalCluster]
 OUTAGE = float(os.environ.get("SPOTBURST_TEST_OUTAGE", "8"))
 """Seconds. An S3 client gives one request up after about 90."""
 STEP_TIME = 0.1
-STEPS = int((OUTAGE + 25) / STEP_TIME)
+STEPS = int((OUTAGE + 30) / STEP_TIME)
 
 
 def test_store_that_goes_away_in_training_and_at_a_reclaim(make_cluster: MakeCluster, tmp_path: Path) -> None:
