@@ -80,8 +80,8 @@ def progress(completed: int, total: int | None = None) -> None:
     It is kept with the next checkpoint, or by itself with ``--continuity restartable``. Cheap enough for every second, not for every
     millisecond. Raises ``UsageError`` for what is no count, ``ConnectionLost`` if the wrapper is gone.
     """
-    from job_wrapper.tell import tell
     from job_wrapper.run.counters import counters_of
+    from job_wrapper.tell import tell
 
     if counters_of({"completed": completed}) is None or (
         total is not None and counters_of({"completed": total}) is None
