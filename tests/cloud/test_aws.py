@@ -539,6 +539,18 @@ def test_a_full_disk_launches_nothing(ec2: Ec2Stage) -> None:
     assert "CreateFleet" not in ec2.server.calls
 
 
+def test_sixty_machines_are_one_fleet_and_sixteen_names(ec2: Ec2Stage) -> None:
+    ask = requests(ec2, [f"spot-{n}" for n in range(1, 61)])
+    assert [type(a) for a in patiently(ec2, ask)] == [Launched] * 60
+    assert ec2.server.calls.count("CreateFleet") == 1
+    assert ec2.server.calls.count("CreateTags") == 16
+    assert {r.launch_id: r.node for r in ask} == {i.launch_id: i.node for i in listed(ec2).values()}
+    ec2.server.calls.clear()
+    ec2.provider.terminate([i.instance_id for i in listed(ec2).values()])
+    assert ec2.server.calls.count("TerminateInstances") == 1
+    assert not ec2.living()
+
+
 def test_listings_have_pages(ec2: Ec2Stage) -> None:
     ec2.server.faults.page = 2
     ask = requests(ec2, [f"spot-{n}" for n in range(1, 8)])
