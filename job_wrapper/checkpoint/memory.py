@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import ctypes
 import mmap
-from collections.abc import Callable, Iterator
+import resource
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
 
 import torch
@@ -33,6 +34,17 @@ def memory_of(tensor: torch.Tensor) -> memoryview:
 def is_plain(tensor: torch.Tensor) -> bool:
     """Whether the tensor's bytes in memory are its values in order."""
     return tensor.is_contiguous() and not tensor.is_conj() and not tensor.is_neg()
+
+
+def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
+    """A plain tensor as bytes: there are dtypes (int4, …) that have no copy of their own. Of one element the strides may be anything."""
+    return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
+
+
+def synchronize(tensors: Iterable[torch.Tensor]) -> None:
+    """Wait until devices have done what was put on their streams: the step's own work, and copies out of it."""
+    for device in {tensor.device for tensor in tensors if not tensor.is_cpu}:
+        (torch.cuda if device.type == "cuda" else torch.accelerator).synchronize(device)
 
 
 def available(proc: Path = Path("/proc"), cgroups: Path = Path("/sys/fs/cgroup")) -> int | None:
@@ -99,12 +111,16 @@ class Pages:
         self._check(size)
         rounded = -(-size // _GRAIN) * _GRAIN
         if pinned:
-            self.bytes = torch.empty(rounded, dtype=torch.uint8, pin_memory=True)
+            try:
+                self.bytes = torch.empty(rounded, dtype=torch.uint8, pin_memory=True)
+            except RuntimeError as error:
+                raise NoRoomError(f"{rounded >> 20} MiB of pinned memory are not to be had: {error}") from error
             self.touched = rounded
         else:
             try:
-                pages = _mapped(2 * rounded + _SPARE, _NORESERVE)
-            except OSError:  # a limit on addresses, or a kernel that counts them all
+                spare = rounded + _SPARE if resource.getrlimit(resource.RLIMIT_AS)[0] == resource.RLIM_INFINITY else 0
+                pages = _mapped(rounded + spare, _NORESERVE)
+            except OSError:  # a kernel that counts addresses, too
                 try:
                     pages = _mapped(rounded, 0)
                 except OSError as error:

@@ -15,7 +15,7 @@ from operator import attrgetter, itemgetter
 import torch
 
 from job_wrapper.checkpoint.bundles import ALIGNMENT, BELOW, INDEX, SIZE, Bundle, Row, aligned, encode_index, name_of
-from job_wrapper.checkpoint.memory import NoRoomError, Pages, is_plain, memory_of
+from job_wrapper.checkpoint.memory import NoRoomError, Pages, bytes_of, is_plain, memory_of, synchronize
 from job_wrapper.checkpoint.state import dtype_name
 from job_wrapper.store import PartWriter
 
@@ -121,7 +121,7 @@ class Arena:
 
     def prepare_beside(self, tensors: Mapping[str, torch.Tensor], more: int = 0) -> None:
         """``prepare`` for these tensors and ``more`` bytes in a thread of its own. Where there is no room the save will find out."""
-        size, pinned = size_of(tensors) + more, any(t.device.type == "cuda" for t in tensors.values())
+        size, pinned = size_of(tensors) + more, any(t.is_cuda for t in tensors.values())
 
         def prepare() -> None:
             try:
@@ -134,13 +134,12 @@ class Arena:
     def stage(self, tensors: Mapping[str, torch.Tensor]) -> Batch:
         """Copy all of them; when this returns the program may change them. Held until ``release``. Raises ``NoRoomError``."""
         small, large, size = plan(tensors)
-        devices = {t.device for t in tensors.values() if not t.is_cpu}
         self._hurry.set()
         with self._lock:
             self._hurry.clear()
             if self._held:
                 raise RuntimeError("the staging arena still holds another save")
-            pages = self._reserve(size, any(d.type == "cuda" for d in devices))
+            pages = self._reserve(size, any(t.is_cuda for t in tensors.values()))
             if pages.touched < size:
                 pages.touch(size, lambda: True)  # is there room? The copying threads touch what is left themselves
                 pages.touched = size
@@ -149,9 +148,7 @@ class Arena:
             batch = Batch()
             end = _copy_small(pages, small, batch)
             _copy_large(pages, large, batch, end)
-            for device in devices:
-                # The copies were put behind the step's own work on its stream; only now are they done.
-                torch.accelerator.synchronize(device)
+            synchronize(tensors.values())  # the copies were put behind the step's own work; only now are they done
         except BaseException:
             self._held = False
             raise
@@ -270,7 +267,6 @@ def _move(pieces: Iterator[_Piece]) -> None:
 def _copy_to(pages: Pages, tensor: torch.Tensor, offset: int, length: int) -> None:
     target = pages.bytes[offset : offset + length]
     if is_plain(tensor):
-        # As bytes: there are dtypes (int4, …) that have no copy of their own.
-        target.copy_(tensor.reshape(-1).view(torch.uint8), non_blocking=True)
+        target.copy_(bytes_of(tensor), non_blocking=True)
     else:
         target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)

@@ -12,7 +12,7 @@ from collections.abc import Callable, Iterator, Mapping
 import torch
 
 from job_wrapper.checkpoint import bundles
-from job_wrapper.checkpoint.memory import NoRoomError, is_plain
+from job_wrapper.checkpoint.memory import NoRoomError, bytes_of, is_plain, synchronize
 from job_wrapper.checkpoint.staging import Arena, Batch, plan
 from job_wrapper.checkpoint.state import dtype_name
 from job_wrapper.store import PartWriter
@@ -44,6 +44,7 @@ class Stream:
 
     def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
         self._small, self._large, self.total = plan(tensors)
+        synchronize(tensors.values())  # the thread that writes has streams of its own
 
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
         """Into the part. ``done`` is told the bytes of each piece, and may raise."""
@@ -84,8 +85,7 @@ class _Copy:
             if not is_plain(tensor):
                 tensor = tensor.resolve_conj().resolve_neg().contiguous()
             self._tensor = tensor.detach()
-            # As bytes: there are dtypes (int4, …) that have no copy of their own.
-            self._bytes = None if tensor.is_cpu else self._tensor.reshape(-1).view(torch.uint8)
+            self._bytes = None if tensor.is_cpu else bytes_of(tensor)
 
     def __call__(self, view: memoryview, offset: int) -> None:
         length = len(view)

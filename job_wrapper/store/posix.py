@@ -168,14 +168,12 @@ class PosixStore:
             try:
                 if os.fstat(fd).st_size < offset + length:
                     raise Damaged(f"{path}: shorter than it was written: bytes before {offset + length} are missing")
-                # Private and writable only because ctypes gives no address of what is read-only.
-                access = mmap.PROT_READ | mmap.PROT_WRITE
-                pages = mmap.mmap(fd, offset + length - start, mmap.MAP_PRIVATE, access, offset=start)
+                pages = _map(fd, start, offset + length - start)
             finally:
                 os.close(fd)
         except OSError as error:
-            if error.errno != errno.ENODEV:
-                raise _translated(error, path) from error
+            raise _translated(error, path) from error
+        if pages is None:
             yield None
             return
         with contextlib.closing(pages):
@@ -350,6 +348,15 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
     while len(view):
         count = os.write(fd, view[: 1 << 30])
         view = view[count:]
+
+
+def _map(fd: int, offset: int, length: int) -> mmap.mmap | None:
+    # Private and writable only because ctypes gives no address of what is read-only.
+    access = mmap.PROT_READ | mmap.PROT_WRITE
+    try:
+        return mmap.mmap(fd, length, mmap.MAP_PRIVATE, access, offset=offset)
+    except OSError:  # not every file system can
+        return None
 
 
 def _link(unfinished: str, path: str) -> Put:

@@ -38,6 +38,10 @@ tensors = st.builds(
 )
 
 
+def in_order(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor.resolve_conj().resolve_neg().clone(memory_format=torch.contiguous_format)
+
+
 @settings(max_examples=10, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(st.lists(tensors, max_size=30), st.integers(0, 40))
 def test_a_streamed_save_holds_what_a_staged_one_does(
@@ -57,7 +61,7 @@ def test_a_streamed_save_holds_what_a_staged_one_does(
         (commit,) = committer._claim.entry.summary.commits
         found[name] = read_state(committer.store, commit.manifest, PART).tree["state"]["state"]
     assert_equal(found["streamed"], found["staged"])
-    assert_equal(found["staged"], state)
+    assert_equal(found["staged"], {name: in_order(tensor) for name, tensor in state.items()})
 
 
 @pytest.fixture
