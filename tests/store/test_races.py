@@ -18,12 +18,14 @@ from pathlib import Path
 
 import pytest
 
+from job_wrapper.errors import Damaged
 from job_wrapper.store.codec import decode_entry
 from job_wrapper.store.io_types import Entry, Kind
 from job_wrapper.store.log import RunLog
 from job_wrapper.store.open import open_store
 from tests.fixtures.lossy import LOST_ANSWER, Lossy, kind, lossy, unkind
 from tests.fixtures.ports import free_ports
+from tests.fixtures.rclone import rclone
 from tests.fixtures.seaweedfs import S3Server
 from tests.fixtures.server import Server
 from tests.store import racer
@@ -153,6 +155,7 @@ def place(
         yield f"{server.uri}/{os.urandom(6).hex()}", 1.0 if request.param == "seaweedfs" else 0.2, proxy
 
 
+@pytest.mark.timeout(120 + LIMIT * HISTORIES)
 def test_eight_processes(place: tuple[str, float, Lossy | None], tmp_path: Path) -> None:
     uri, pause, proxy = place
     open_store(uri, prove=False, create=True)
@@ -173,6 +176,23 @@ def test_eight_processes(place: tuple[str, float, Lossy | None], tmp_path: Path)
     assert runs >= HISTORIES
     lost = dict(proxy.met) if proxy else {}
     print(f"{runs} histories, {entries} entries, {racers.lives} lives, {racers.stops} stops, {lost}")
+
+
+@pytest.mark.s3
+def test_the_check_sees_what_a_server_without_the_precondition_does(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    with rclone(tmp_path) as server:
+        use(monkeypatch, server.environment)
+        racers = Racers(f"{server.uri}/p", tmp_path, 0.1)
+        try:
+            for turn in range(2):
+                racers.race(turn, disturbed=False)
+            racers.finish()
+        finally:
+            racers.stop()
+        with pytest.raises((AssertionError, Damaged)):
+            check(f"{server.uri}/p", racers)
 
 
 @pytest.mark.s3
