@@ -92,9 +92,9 @@ def _google_auth(uri: str, path: Path, kind: str) -> Callable[[], dict[str, Any]
         raise StoreRefused(
             f"checkpoint URI {shown(uri)}: credentials of type {kind!r} in {path} need google-auth: pip install 'spotburst[gcp]'"
         ) from None
-    load: Any = google.auth.load_credentials_from_file
+    default: Any = google.auth.default  # finds the same file
     try:
-        credentials, _ = load(str(path), scopes=[_SCOPE])
+        credentials, _ = default(scopes=[_SCOPE])
     except (GoogleAuthError, ValueError) as error:
         raise StoreRefused(f"{path}: {str(error).splitlines()[0]}") from None
 

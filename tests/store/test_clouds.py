@@ -107,6 +107,21 @@ def test_gcs_application_default_credentials_of_gcloud(
     works(guarded)
 
 
+def test_gcs_federated_identity_by_google_auth(guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    pytest.importorskip("google.auth")
+    (tmp_path / "subject").write_text("subject")
+    identity = {
+        "type": "external_account",
+        "audience": "//iam.googleapis.com/providers/x",
+        "subject_token_type": "urn:ietf:params:oauth:token-type:jwt",
+        "token_url": f"http://{os.environ['GCE_METADATA_HOST']}/v1/token",
+        "credential_source": {"file": str(tmp_path / "subject")},
+    }
+    (tmp_path / "identity.json").write_text(json.dumps(identity))
+    monkeypatch.setenv("GOOGLE_APPLICATION_CREDENTIALS", str(tmp_path / "identity.json"))
+    works(guarded)
+
+
 def test_gcs_without_rights_is_refused_without_showing_the_token(guarded: str, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("GOOGLE_BEARER_TOKEN", "ya29.of-another")
     with pytest.raises(
