@@ -5,6 +5,7 @@ The manager is the real one (observer, decisions, launcher, ledger on disk); Slu
 
 from __future__ import annotations
 
+import random
 import time
 from collections import Counter
 from collections.abc import Iterator
@@ -228,3 +229,16 @@ def test_killed_while_it_ends_machines(stages: Any) -> None:
             acts = manager.world.killer.count
         at += 1
     assert acts > 5
+
+
+@pytest.mark.parametrize("seed", range(6))
+def test_killed_while_ec2_loses_answers_and_lists_late(stages: Any, seed: int) -> None:
+    """The worst together: an answer is lost, machines are listed late, tags are refused for a while, and the manager dies."""
+    dice = random.Random(seed)
+    manager = stages(dice.randint(1, 25))
+    faults = manager.stage.server.faults
+    faults.lose, faults.lag, faults.throttle = 1, 0.2, dice.randint(0, 2)
+    faults.errors += [("CreateTags", 500, "InternalError", "An internal error has occurred")] * dice.randint(0, 2)
+    settle(manager, passes=40)
+    check(manager)
+    assert len(manager.stage.server.instances()) == 4
