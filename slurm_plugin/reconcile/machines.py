@@ -250,7 +250,7 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
     if current is not None and current.created >= index.cut.get(name, 0.0):
         if (
             current.state is IntentState.ASKED
-            and index.machine(current) is None
+            and not index.machines.get(name)  # its own, or one that another process made: asking again would make a second
             and index.known(current.provider)
             and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
         ):

@@ -1,4 +1,4 @@
-"""Which offering next, and why not the others. Pure.
+"""What a refusal, a launch and a reclaim change in what is remembered of an offering. Pure.
 
 A refusal for want of capacity or price cools an offering: it is passed over until a moment that lies further off with each refusal in a
 row, and is forgiven with time. A reclaim only puts the offering's zone last: what was just taken back is likely to be taken back again,
@@ -7,7 +7,8 @@ but where nothing else is left it is still better than nothing (cases: "the repl
 
 from __future__ import annotations
 
-from collections.abc import Collection, Mapping, Sequence
+import math
+from collections.abc import Collection
 from dataclasses import dataclass, replace
 
 from slurm_plugin.cloud.provider import Market, Offering, RefusalKind
@@ -17,8 +18,6 @@ LONGEST_COOLING = 900.0
 FORGIVEN_AFTER = 3600.0
 """Seconds after the end of a cooling at which one earlier refusal is forgotten; each further one after as long again."""
 RECLAIM_COOLING = 600.0
-SHORT_WAIT = 15.0
-"""A node that boots waits this long for an offering to cool, rather than being set down."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -26,7 +25,8 @@ class OfferingState:
     """What is remembered of one offering. Times in Unix seconds, 0 for never.
 
     ``refused_until`` follows NO_CAPACITY, PRICE and machines that never became nodes; ``stopped_until`` follows QUOTA and MISTAKE, which
-    are no matter of capacity: asking again at once would only be refused again. ``reclaimed_until`` puts the offering last.
+    are no matter of capacity: asking again at once would only be refused again; infinite where no waiting helps, until its settings change
+    or an administrator clears it. ``reclaimed_until`` puts the offering last.
     """
 
     offering_id: str
@@ -40,65 +40,35 @@ class OfferingState:
         """When it may be asked again."""
         return max(self.refused_until, self.stopped_until)
 
-
-@dataclass(frozen=True, slots=True)
-class Choice:
-    """One offering that was passed over: why, and until when. ``capacity``: for want of capacity (or price), nothing else."""
-
-    offering_id: str
-    why: str
-    until: float
-    capacity: bool = False
+    @property
+    def permanent(self) -> bool:
+        """Whether no waiting helps."""
+        return math.isinf(self.stopped_until)
 
 
-@dataclass(frozen=True, slots=True)
-class Plan:
-    """``ready`` are offerings to ask, in order; ``passed`` the others. ``next_at``: when the first of those is ready again."""
-
-    ready: tuple[str, ...]
-    passed: tuple[Choice, ...]
-    next_at: float | None
-
-
-def plan(
-    offerings: Sequence[Offering],
-    states: Mapping[str, OfferingState],
-    now: float,
-    silent_providers: Collection[str] = (),
-) -> Plan:
-    """Order the offerings of a nodeset. ``silent_providers`` do not answer: their offerings wait, and nothing is concluded."""
-    ready: list[tuple[bool, int, str]] = []
-    passed: list[Choice] = []
-    for index, offering in enumerate(offerings):
-        state = states.get(offering.id) or OfferingState(offering.id)
-        if offering.provider in silent_providers:
-            passed.append(Choice(offering.id, f"{offering.provider} does not answer", now))
-        elif state.ready_at() > now:
-            capacity = state.refused_until >= state.stopped_until
-            passed.append(Choice(offering.id, state.text or "cooling", state.ready_at(), capacity))
-        else:
-            ready.append((state.reclaimed_until > now, index, offering.id))
-    return Plan(
-        ready=tuple(offering_id for _, _, offering_id in sorted(ready)),
-        passed=tuple(passed),
-        next_at=min((choice.until for choice in passed), default=None),
-    )
-
-
-def refused(state: OfferingState, kind: RefusalKind, text: str, now: float) -> OfferingState:
-    """The state after a refusal. TRY_LATER changes nothing."""
+def refused(
+    state: OfferingState, kind: RefusalKind, text: str, now: float, *, permanent: bool = False
+) -> OfferingState:
+    """The state after a refusal. TRY_LATER changes nothing. ``permanent``: no waiting helps."""
     if kind is RefusalKind.TRY_LATER:
         return state
     failures = forgiven(state, now).failures + 1
     until = now + min(LONGEST_COOLING, FIRST_COOLING * 2 ** min(failures - 1, 10))
     if kind in (RefusalKind.NO_CAPACITY, RefusalKind.PRICE):
         return replace(state, failures=failures, refused_until=max(until, state.refused_until), text=text)
+    until = math.inf if permanent else until
     return replace(state, failures=failures, stopped_until=max(until, state.stopped_until), text=text)
 
 
 def launched(state: OfferingState, now: float) -> OfferingState:
-    """The state after a success: half of what was held against it is forgotten."""
-    return replace(forgiven(state, now), failures=state.failures // 2)
+    """The state after a success: half of what was held against it is forgotten, and what "no waiting helps" was not so."""
+    stopped = 0.0 if state.permanent else state.stopped_until
+    return replace(forgiven(state, now), failures=state.failures // 2, stopped_until=stopped)
+
+
+def cleared(state: OfferingState) -> OfferingState:
+    """The state after a person has seen to it: it may be asked at once. Reclaims stay remembered."""
+    return OfferingState(state.offering_id, reclaimed_until=state.reclaimed_until)
 
 
 def reclaimed(state: OfferingState, now: float) -> OfferingState:
@@ -120,13 +90,3 @@ def same_zone(offering: Offering, others: Collection[Offering]) -> tuple[str, ..
     return tuple(
         o.id for o in others if (o.provider, o.region, o.zone) == here and (o.market is Market.SPOT or o == offering)
     )
-
-
-def describe(plan_: Plan, now: float) -> str:
-    """Why nothing can be asked now, shortly: for a node's reason and a job's comment."""
-    if not plan_.passed:
-        return "no offerings"
-    first = min(plan_.passed, key=lambda choice: choice.until)
-    wait = max(0, round(first.until - now))
-    more = f" and {len(plan_.passed) - 1} more" if len(plan_.passed) > 1 else ""
-    return f"{first.offering_id}{more}: {first.why}; next try in {wait} s"
