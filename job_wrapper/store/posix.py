@@ -172,7 +172,7 @@ class PosixStore:
             finally:
                 os.close(fd)
         except OSError as error:
-            raise _translated(error, path) from error
+            raise self._unread(error, path) from error
         if pages is None:
             yield None
             return

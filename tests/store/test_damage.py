@@ -104,6 +104,9 @@ def test_cut_off_and_missing_objects_are_named(saved: tuple[PosixStore, ObjectRe
         (tmp_path / key).unlink()
         with pytest.raises(ObjectMissing, match=key):
             verify_checkpoint(store, manifest)
+        if key in packs:
+            with pytest.raises(ObjectMissing, match=key):
+                verify_items(store, items)
         (tmp_path / key).write_bytes(whole)
     verify_checkpoint(store, manifest)
 
