@@ -55,7 +55,7 @@ def decode(line: bytes) -> dict[str, Any] | None:
     """One line to a message; None for what is not a JSON object with a ``type`` string."""
     try:
         message = json.loads(line)
-    except ValueError:
+    except (ValueError, RecursionError):
         return None
     if isinstance(message, dict) and isinstance(message.get("type"), str):
         return message

@@ -9,6 +9,8 @@ from job_wrapper.store.io_types import ObjectRef
 from job_wrapper.store.paths import is_key
 
 MAX_PARTS = 4096
+LONGEST_RESTORE = 1e9
+"""Seconds."""
 
 
 def hear(client: int, message: dict[str, Any] | None) -> list[ev.Event]:
@@ -31,6 +33,13 @@ def hear(client: int, message: dict[str, Any] | None) -> list[ev.Event]:
         if parts is not None and (step is None or _whole(step)):
             return [ev.CommitAsked(client, seq, step, parts)]
     return []
+
+
+def seconds_of(message: dict[str, Any]) -> float | None:
+    """How long the program's restore took, as ``restore.done`` tells it; None for what is no such time."""
+    seconds = message.get("seconds")
+    fits = isinstance(seconds, int | float) and not isinstance(seconds, bool) and 0 <= seconds <= LONGEST_RESTORE
+    return float(seconds) if fits and seconds is not None else None
 
 
 def _whole(value: object) -> TypeGuard[int]:

@@ -23,7 +23,7 @@ from job_wrapper.run import events as ev
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.child import IGNORED, Child
 from job_wrapper.run.counters import counters_of
-from job_wrapper.run.hear import hear
+from job_wrapper.run.hear import hear, seconds_of
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
 from job_wrapper.run.options import EPHEMERAL
@@ -191,10 +191,10 @@ class Wrapper:
                 self._progress(message)
 
     def _progress(self, message: dict[str, Any]) -> None:
-        seconds, counters = message.get("seconds"), counters_of(message)
+        counters = counters_of(message)
         if counters is not None:
             self.attempt.counters = counters
-        self.attempt.note_going(float(seconds) if isinstance(seconds, int | float) else None)
+        self.attempt.note_going(seconds_of(message))
 
     def _restore_failed(self, client: int, message: dict[str, Any]) -> None:
         entry = message.get("entry")

@@ -184,7 +184,8 @@ def test_words_that_are_not_understood_are_passed_over(room: Room) -> None:
                      b'{"type":"checkpoint.commit","seq":1,"step":1,"parts":[]}',
                      b'{"type":"checkpoint.commit","seq":1,"step":1,"parts":{"a":{"key":"../../x","length":1,"checksum":"c"}}}',
                      b'{"type":"restore.failed","entry":"x"}', b'{"type":"progress","completed":-1}', b'{"type":"dance"}',
-                     b"\\xff" * 100]:
+                     b"[" * 100_000, b'{"type":"restore.done","entry":1,"seconds":1' + b"0" * 400 + b"}",
+                     b'{"type":"restore.done","entry":1,"seconds":NaN}', b"\\xff" * 100]:
             s.sendall(line + b"\\n")
         s.sendall(b'{"type":"checkpoint.subscribe","more":1}\\n')
         print(json.loads(s.makefile().readline())["type"])
