@@ -56,7 +56,7 @@ def undisturbed() -> Attempt:
     return train(None)
 
 
-@settings(max_examples=40, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stops=st.lists(st.integers(1, STEPS), max_size=5),
     saves=st.sets(st.integers(1, STEPS)),
