@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import binascii
 import contextlib
 import errno
 import os
@@ -30,24 +31,29 @@ def socket_path(environ: Mapping[str, str] = os.environ) -> str:
     base = environ.get("TMPDIR", "")
     if not base.startswith("/") or len(base) >= 60 or not os.access(base, os.W_OK | os.X_OK):
         base = "/tmp"  # noqa: S108
-    return str(Path(base) / f"spotburst-{os.urandom(8).hex()}" / "events")
+    return str(Path(base) / f"{_prefix()}{os.urandom(8).hex()}" / "events")
 
 
-_FOLDER = re.compile(r"spotburst-[0-9a-f]{16}\Z")
+def _prefix() -> str:
+    """Of this host's folders: TMPDIR may be on a shared file system, where another host's sockets look dead from here."""
+    return f"spotburst-{binascii.crc32(socket.gethostname().encode()):08x}-"
+
+
 _YOUNG = 60.0
 """Seconds for which a folder is left alone: its wrapper may not listen yet."""
 
 
 def remove_dead(base: Path, now: float) -> list[Path]:
-    """Remove the sockets of this user's wrappers in ``base`` that were killed together with their guards; returns their folders.
+    """Remove the sockets of this user's wrappers on this host in ``base`` that were killed together with their guards; returns their folders.
 
     A socket is dead when nobody listens. Nothing else is ever removed: a folder that holds more stays.
     """
     removed = []
+    ours = re.compile(rf"{_prefix()}[0-9a-f]{{16}}\Z")
     for folder in base.iterdir():
         try:
             info = folder.lstat()
-            if not _FOLDER.match(folder.name) or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
+            if not ours.match(folder.name) or not stat.S_ISDIR(info.st_mode) or info.st_uid != os.geteuid():
                 continue
             if now - info.st_mtime < _YOUNG:
                 continue

@@ -19,7 +19,7 @@ from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
 from job_wrapper.run.options import parse_duration, parse_options, parse_size
 from job_wrapper.run.rules import Rules, Verdict, judge_signal
-from job_wrapper.run.server import remove_dead
+from job_wrapper.run.server import remove_dead, socket_path
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
 
@@ -261,8 +261,10 @@ def test_node_settings_and_what_is_not_known(tmp_path: Path) -> None:
 
 
 def test_sockets_of_the_dead_are_removed_and_nothing_else(tmp_path: Path) -> None:
-    def folder(number: int) -> Path:
-        made = tmp_path / f"spotburst-{number:016x}"
+    ours = Path(socket_path({"TMPDIR": "/tmp"})).parent.name[:-16]
+
+    def folder(number: int, prefix: str = ours) -> Path:
+        made = tmp_path / f"{prefix}{number:016x}"
         made.mkdir()
         return made
 
@@ -274,10 +276,13 @@ def test_sockets_of_the_dead_are_removed_and_nothing_else(tmp_path: Path) -> Non
     empty, full, young = folder(1), folder(2), folder(3)
     (full / "notes").write_text("mine")
     (tmp_path / "spotburst-my-own").mkdir()
-    (tmp_path / f"spotburst-{9:016x}").symlink_to(full)
+    (tmp_path / f"{ours}{9:016x}").symlink_to(full)
     dead, live = bound(4), bound(5)
     live.listen(1)
     dead.close()
+    elsewhere = folder(6, "spotburst-00000000-")  # a wrapper of another host, in a folder that both see
+    with socket.socket(socket.AF_UNIX) as other:
+        other.bind(str(elsewhere / "events"))
     now = young.stat().st_mtime + 3600.0
     os.utime(young, (now, now))
     removed = remove_dead(tmp_path, now)
@@ -285,4 +290,4 @@ def test_sockets_of_the_dead_are_removed_and_nothing_else(tmp_path: Path) -> Non
     assert sorted(path.name[-1] for path in removed) == ["1", "4"]
     assert not empty.exists()
     assert (full / "notes").exists() and young.exists()
-    assert (tmp_path / f"spotburst-{5:016x}" / "events").exists()
+    assert (tmp_path / f"{ours}{5:016x}" / "events").exists() and (elsewhere / "events").exists()
