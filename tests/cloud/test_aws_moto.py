@@ -13,6 +13,7 @@ import yaml
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import listing, names
 from slurm_plugin.cloud.aws.journal import Journal
+from slurm_plugin.cloud.aws.template import Templates
 from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest, RefusalKind, Refused
 from slurm_plugin.errors import CloudUnavailable
 from tests.cloud.contract import listed, patiently, requests
@@ -46,6 +47,13 @@ def test_templates_are_made_once_and_versioned_when_they_change(ec2: Ec2Stage) -
     assert sorted(v["VersionNumber"] for v in versions["LaunchTemplateVersions"]) == [1, 2]
     used = [p for a, p in ec2.server.requests if a == "CreateFleet"]
     assert [p["LaunchTemplateConfigs.1.LaunchTemplateSpecification.Version"] for p in used] == ["1", "1", "2"]
+
+
+def test_two_providers_may_have_templates_of_the_same_contents(ec2: Ec2Stage) -> None:
+    data = {"ImageId": ec2.config.image}
+    for name in ("ec2", "other"):
+        made = Templates(ec2.provider.ec2, "test", name).ensure("spot", None, data)
+        assert made == (f"spotburst-test-{name}-spot", "1")
 
 
 def test_machines_have_what_the_template_says(ec2: Ec2Stage) -> None:

@@ -103,13 +103,15 @@ class Templates:
 
     def _make(self, name: str, digest: str, data: dict[str, Any]) -> str:
         own = [{"Key": tags.CLUSTER, "Value": self.cluster}]
+        # Of the name too: EC2 refuses a token that it knows with another name, and two providers' machines may be alike.
+        token = hashlib.sha256(f"{name} {digest}".encode()).hexdigest()[:40]
         try:
             self.ec2.write(
                 "create_launch_template",
                 LaunchTemplateName=name,
                 VersionDescription=digest,
                 LaunchTemplateData=data,
-                ClientToken=digest,
+                ClientToken=token,
                 TagSpecifications=[{"ResourceType": "launch-template", "Tags": own}],
             )
             return "1"
@@ -121,6 +123,6 @@ class Templates:
             LaunchTemplateName=name,
             VersionDescription=digest,
             LaunchTemplateData=data,
-            ClientToken=digest,
+            ClientToken=token,
         )
         return str(made["LaunchTemplateVersion"]["VersionNumber"])
