@@ -10,6 +10,7 @@ from typing import Any, Protocol
 
 import torch
 
+from job_wrapper.checkpoint.memory import bytes_of, is_plain
 from job_wrapper.checkpoint.state import UnsupportedState
 from job_wrapper.errors import RestoreFailed
 
@@ -142,6 +143,11 @@ class _Array:
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
+        if isinstance(value, torch.Tensor) and value.layout is torch.strided and _folded(value):
+            # Said now: a restore could not write into it.
+            raise UnsupportedState(
+                f"{name}: several elements of this tensor are one in memory (expand() makes such); give a clone() of it, or what it was made of"
+            )
 
     def capture(self) -> Any:
         return self.value
@@ -154,11 +160,21 @@ class _Array:
                 f"{self.name}: is {mine[0]} of shape {mine[1]}, but {stored[0]} of shape {stored[1]} in the checkpoint; "
                 "an array keeps its shape over a run (what grows goes into a list)"
             )
+        if tree is self.value:
+            return  # read in place
         if isinstance(self.value, torch.Tensor):
             with torch.no_grad():
-                self.value.copy_(tree)
+                if is_plain(self.value) and is_plain(tree):
+                    bytes_of(self.value).copy_(bytes_of(tree))
+                else:
+                    self.value.copy_(tree)
         else:
             self.value[...] = tree
+
+
+def _folded(tensor: torch.Tensor) -> bool:
+    """Whether an element lies at more than one place because of a stride of 0. Pure."""
+    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
 
 
 class _Container:

@@ -77,7 +77,8 @@ def read_items_into(
 ) -> None:
     """Fill many buffers in parallel; small neighbours are fetched together. Raises ``Damaged`` naming object, item and place.
 
-    ``verified``: ``verify_items`` has just passed them, so that they are copied only.
+    ``verified``: ``verify_items`` has just passed them, so that they are most likely in the page cache. They are verified again: it may have
+    let go of them, and what is read from a disk or a server a second time need not be the same.
     """
     pieces: list[tuple[Segment, memoryview, str]] = []
     for item, buffer in pairs:
@@ -165,10 +166,11 @@ def _copy(store: MappingStore, scratch: list[bytearray], read: _Read) -> None:
             _fetch(store, read, scratch)
             return
         source = ctypes.addressof(ctypes.c_char.from_buffer(mapped))
-        for segment, view, _ in read.pieces:
+        for segment, view, name in read.pieces:
             # Not by assignment: that would keep the interpreter lock, and one thread at a time would copy.
             target = ctypes.addressof(ctypes.c_char.from_buffer(view))
             ctypes.memmove(target, source + segment.offset - read.start, segment.length)
+            _check(store, segment, view, name)
 
 
 def _fetch(store: ObjectStore, read: _Read, scratch: list[bytearray]) -> None:

@@ -13,6 +13,7 @@ from torch import nn
 from job_wrapper.checkpoint import Checkpointer
 from job_wrapper.checkpoint.checkpointer import PART
 from job_wrapper.checkpoint.loading import read_state, usable
+from job_wrapper.checkpoint.state import UnsupportedState
 from job_wrapper.errors import Damaged, RestoreFailed
 from tests.unit.checkpoint.training import assert_equal, open_run
 
@@ -127,6 +128,45 @@ def test_what_vanishes_after_it_was_verified_ends_the_program(tmp_path: Path, mo
     monkeypatch.setattr(resume, "fill", late)
     with pytest.raises(RestoreFailed, match="half of it is restored: start the program again"):
         Checkpointer(model=Net(), committer=open_run(tmp_path))
+
+
+@pytest.mark.parametrize("byte", [-1, -100_000])
+def test_what_is_not_the_same_when_it_is_read_a_second_time_is_noticed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, byte: int
+) -> None:
+    """The page cache may have let go of what was verified, and the disk or the server then gives other bytes."""
+    from job_wrapper.checkpoint import resume
+
+    two_commits(tmp_path)
+    fill = resume.fill
+
+    def late(*args: Any) -> None:
+        for path in newest_packs(tmp_path):
+            flip(path, byte % path.stat().st_size)
+        fill(*args)
+
+    monkeypatch.setattr(resume, "fill", late)
+    with pytest.raises(RestoreFailed, match="checksum does not match"):
+        Checkpointer(model=Net(), committer=open_run(tmp_path))
+
+
+@pytest.mark.parametrize("size", [64, 1 << 17])
+def test_a_dtype_that_torch_can_not_copy(tmp_path: Path, size: int) -> None:
+    def state() -> torch.Tensor:
+        return torch.zeros(size, dtype=torch.uint8).view(torch.int4)
+
+    saved = state()
+    saved.view(torch.uint8).random_(generator=torch.Generator().manual_seed(1))
+    with Checkpointer(mine=saved, committer=open_run(tmp_path)) as checkpoint:
+        checkpoint.step()
+    restored = state()
+    with Checkpointer(mine=restored, committer=open_run(tmp_path)):
+        assert restored.view(torch.uint8).equal(saved.view(torch.uint8))
+
+
+def test_an_expanded_tensor_is_refused_when_the_run_begins_not_when_it_is_resumed(tmp_path: Path) -> None:
+    with pytest.raises(UnsupportedState, match=r"mine: several elements of this tensor are one in memory .* clone"):
+        Checkpointer(mine=torch.randn(1, 100).expand(50, 100), committer=open_run(tmp_path))
 
 
 def test_an_optimizers_state_is_there_again_before_its_first_step(tmp_path: Path) -> None:
