@@ -128,6 +128,10 @@ class DistributedRun:
             raise SystemExit(_exit_code(verdict))
         return verdict == _SAVE
 
+    def agreed(self, yes: bool) -> bool:
+        """What rank 0 says, on all ranks: where they must do the same, and their clocks differ. A broadcast of one number."""
+        return bool(_number_from_rank_0(int(yes), self._group))
+
     def writer(self, step: int) -> RunWriter:
         """For ``dcp.save(state, storage_writer=run.writer(step))`` and ``dcp.async_save``, on all ranks.
 

@@ -135,7 +135,8 @@ class ShardedCheckpointer:
         try:
             patience = time.monotonic() + PATIENCE
             while self.completed and self._committed != self.completed:
-                self._save(run, last=time.monotonic() > patience)
+                # One rank that gives up alone would leave the others in a save that never ends.
+                self._save(run, last=run.agreed(time.monotonic() > patience))
                 if self._committed != self.completed:
                     time.sleep(5.0)
         finally:

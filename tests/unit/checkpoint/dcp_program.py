@@ -167,6 +167,7 @@ def main() -> None:
             sharded.damage_shard(place, 1)
         dist.all_gather_object(every, sharded.train(place, stateful=stateful, whole=whole))
         result[f"{name} ended"] = every
+    result["outage at the end"] = sharded.outage_at_the_end(folder / "outage")
     result["sharded of two"] = sharded.train(folder / "reshard", 3, whole=whole)
     dist.destroy_process_group()
     if rank == 0:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import signal
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -14,8 +15,9 @@ from torch.distributed.fsdp import fully_shard
 from torch.utils.data import DataLoader, TensorDataset
 from torchdata.stateful_dataloader import StatefulDataLoader
 
-from job_wrapper.checkpoint import DirectCommitter, ResumableSampler, dcp_writer
+from job_wrapper.checkpoint import DirectCommitter, ResumableSampler, dcp_writer, sharded
 from job_wrapper.checkpoint.sharded import ShardedCheckpointer
+from job_wrapper.errors import StoreError
 
 STEPS, BATCH, SAMPLES = 9, 4, 18
 """Steps in all, samples of a step on all ranks together, samples in an epoch: its fifth step is short."""
@@ -92,6 +94,25 @@ def damage_shard(folder: Path, rank: int) -> None:
         data[len(data) // 2] ^= 1
         pack.write_bytes(data)
     dist.barrier()
+
+
+def outage_at_the_end(folder: Path) -> dict[str, Any]:
+    """The store is away at the first try of the final save, when one rank's patience is just over and the other's is not."""
+    write, clock, tries = dcp_writer.RunWriter.write_data, sharded.time, []
+
+    def away_at_first(self: Any, plan: Any, planner: Any) -> Any:
+        tries.append(self.step)
+        if len(tries) == 1:
+            raise StoreError("the store is away")
+        return write(self, plan, planner)
+
+    passes = iter(range(dist.get_rank(), 10**6, 10**3 * dist.get_rank() + 1))
+    dcp_writer.RunWriter.write_data = away_at_first  # type: ignore[method-assign]
+    sharded.time = SimpleNamespace(monotonic=lambda: float(next(passes)), sleep=lambda seconds: None)  # type: ignore[assignment]
+    try:
+        return train(folder)
+    finally:
+        dcp_writer.RunWriter.write_data, sharded.time = write, clock  # type: ignore[method-assign]
 
 
 def rank_dies_while_saving(folder: Path) -> str:

@@ -99,6 +99,12 @@ def test_another_number_of_ranks_goes_on_in_the_data(ranks: dict[str, Any]) -> N
     assert [ids for ids, _ in again["log"]] == [ids for ids, _ in ranks["sampler undisturbed"]["log"]]
 
 
+def test_ranks_whose_clocks_differ_wait_out_an_outage_together(ranks: dict[str, Any]) -> None:
+    assert ranks["outage at the end"]["code"] is None
+    committer = open_run(ranks["folder"] / "outage")
+    assert [commit.step for commit in committer._claim.entry.summary.commits] == [9]
+
+
 def test_a_rank_that_dies_while_saving_commits_nothing(ranks: dict[str, Any]) -> None:
     assert ranks["death"]
     committer = open_run(ranks["folder"] / "death")
