@@ -17,7 +17,7 @@ from typing import Any
 
 from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
 from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
-from job_wrapper.store.write import PartWriter, find_holes
+from job_wrapper.store.write import BaseGoneError, PartWriter, find_holes
 
 PART = "state-dir"
 """Name of the part."""
@@ -157,6 +157,20 @@ def save(
     found = [list(scan(index, root)) for index, root in enumerate(roots)]
     _refuse_too_large(found, roots, max_size)
     _refuse_empty(found, roots, base, alone)
+    try:
+        return _write(store, data_prefix, roots, found, base, clock_ns)
+    except BaseGoneError:
+        return _write(store, data_prefix, roots, found, None, clock_ns)
+
+
+def _write(
+    store: ObjectStore,
+    data_prefix: str,
+    roots: Sequence[Path],
+    found: Sequence[Sequence[Found]],
+    base: Part | None,
+    clock_ns: Callable[[], int],
+) -> ObjectRef:
     old = {item.name: item for item in base.items} if base is not None else {}
     with PartWriter(store, data_prefix, PART, base=base) as writer:
         for one in (f for some in found for f in some):

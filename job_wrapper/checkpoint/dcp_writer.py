@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import ctypes
 import io
+import logging
 import os
 from dataclasses import dataclass, replace
 from typing import Any, NoReturn
@@ -29,6 +30,9 @@ from job_wrapper.checkpoint.state import UnsupportedState, dtype_name, encode
 from job_wrapper.client import Committed
 from job_wrapper.errors import CheckpointFailed, StoreError, UsageError
 from job_wrapper.store import ObjectRef, ObjectStore, Part, PartWriter, open_store, read_part
+from job_wrapper.store.write import BaseGoneError
+
+log = logging.getLogger("spotburst")
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,9 +118,12 @@ class RunWriter(StorageWriter):
         results: list[WriteResult] = []
         if plan.items:
             store = self._open(place)
-            with PartWriter(store, place.data_prefix, name, base=self._base(store, place)) as writer:
-                sizes = [_write(writer, planner, item) for item in plan.items]
-                reference = (name, writer.finish({"kind": "dcp", "format": FORMAT}))
+            try:
+                sizes, written = _write_all(store, place, name, plan, planner, self._base(store, place))
+            except BaseGoneError as error:
+                log.warning("%s: all is written anew", error)
+                sizes, written = _write_all(store, place, name, plan, planner, None)
+            reference = (name, written)
             results = [WriteResult(item.index, size, reference) for item, size in zip(plan.items, sizes, strict=True)]
         future: Future[list[WriteResult]] = Future()
         future.set_result(results)
@@ -170,6 +177,15 @@ class RunWriter(StorageWriter):
             return read_part(store, place.base)
         except StoreError:
             return None
+
+
+def _write_all(
+    store: ObjectStore, place: Place, name: str, plan: SavePlan, planner: SavePlanner, base: Part | None
+) -> tuple[list[int], ObjectRef]:
+    """The part, and the bytes of each of its items."""
+    with PartWriter(store, place.data_prefix, name, base=base) as writer:
+        sizes = [_write(writer, planner, item) for item in plan.items]
+        return sizes, writer.finish({"kind": "dcp", "format": FORMAT})
 
 
 def _write(writer: PartWriter, planner: SavePlanner, item: WriteItem) -> int:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections.abc import Callable
@@ -14,6 +15,9 @@ from job_wrapper.checkpoint.streaming import Stream
 from job_wrapper.client import Committed
 from job_wrapper.errors import SpotburstError, StoreError, kind_of
 from job_wrapper.store import ObjectRef, Part, PartWriter, read_part
+from job_wrapper.store.write import BaseGoneError
+
+log = logging.getLogger("spotburst")
 
 FORMAT = 2
 """Version of the layout of this part: large tensors by name, small ones in bundles, and the skeleton under ``SKELETON``."""
@@ -142,8 +146,16 @@ class Save:
         self._check()
 
     def _write(self) -> ObjectRef:
+        try:
+            return self._write_beside(self.part)
+        except BaseGoneError as error:
+            log.warning("%s: all of step %d is written anew", error, self.step)
+            self.written = 0
+            return self._write_beside(None)
+
+    def _write_beside(self, base: Part | None) -> ObjectRef:
         committer = self.committer
-        with PartWriter(committer.store, committer.data_prefix, self._name, base=self.part) as writer:
+        with PartWriter(committer.store, committer.data_prefix, self._name, base=base) as writer:
             writer.add_bytes(SKELETON, self._skeleton.to_json())
             self._content.write(writer, self._progress)
             self._check()

@@ -323,7 +323,10 @@ class Attempt:
         if self.roots:
             base: Part | None = None
             if self._base is not None:
-                base = read_part(self.store, self._base)
+                try:
+                    base = read_part(self.store, self._base)
+                except (Damaged, ObjectMissing) as error:
+                    self.say(f"{error}: all files are written anew")
             parts[PART] = save(
                 self.store,
                 claim.data_prefix,

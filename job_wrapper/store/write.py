@@ -25,6 +25,10 @@ _BATCH_BYTES = 2 << 20
 _BATCH_ITEMS = 512
 
 
+class BaseGoneError(CheckpointFailed):
+    """What the part would point to in an older checkpoint is not there any more: without that base it can be written."""
+
+
 class PartWriter:
     """Writes one part: what one rank, or the state-directory saver, puts into a checkpoint.
 
@@ -186,7 +190,7 @@ class PartWriter:
             raise self._work.failure
 
     def finish(self, attributes: Mapping[str, Any] | None = None) -> ObjectRef:
-        """Make all packs durable, then store the part. Returns its pointer, for ``write_manifest``."""
+        """Make all packs durable, then store the part. Returns its pointer, for ``write_manifest``. Raises ``BaseGoneError`` with nothing stored."""
         if self._done:
             raise StoreError(f"part {self.name}: already finished or given up")
         try:
@@ -195,6 +199,7 @@ class PartWriter:
             if self._work.failure is not None:
                 raise self._work.failure
             rows, sizes = self._encoded_rows()
+            self._look_at_base(sizes)
             data = checkpoint_codec.encode_part(self.name, sizes, rows, attributes or {})
             key = f"{self._key_stem}.part"
             self._work.store.put(key, data)
@@ -216,6 +221,15 @@ class PartWriter:
                 row += (pack, *place[1:])
             rows.append(row)
         return rows, {key: self._work.sizes.get(key) or self._base_sizes[key] for key in index}
+
+    def _look_at_base(self, sizes: Mapping[str, int]) -> None:
+        """Found here all of it can still be written; found at the commit it would only be an error, and again at each later save."""
+        for key, size in sizes.items():
+            if key not in self._work.sizes:
+                stored = next((info.size for info in self._work.store.list(key) if info.key == key), None)
+                if stored != size:
+                    found = "is gone" if stored is None else f"has {stored} bytes instead of {size}"
+                    raise BaseGoneError(f"{self._work.store.uri}/{key}: {found}, though the last checkpoint needs it")
 
     def _stop_threads(self) -> None:
         for _ in self._threads:

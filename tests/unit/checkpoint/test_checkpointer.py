@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 import threading
 import time
 from collections.abc import Callable
@@ -17,7 +18,7 @@ from job_wrapper.checkpoint.loading import read_state
 from job_wrapper.checkpoint.saver import settle
 from job_wrapper.client import Committed, Request
 from job_wrapper.errors import CheckpointFailed, ExitCode
-from job_wrapper.store import ObjectRef
+from job_wrapper.store import ObjectRef, verify_checkpoint
 from tests.unit.checkpoint.training import open_run
 
 
@@ -308,6 +309,34 @@ def test_unchanged_tensors_are_not_written_again(committer: Recorder) -> None:
             written.append(sum(f.stat().st_size for f in root.rglob("*.pack")))
     assert written[0] > 4 << 20
     assert written[2] - written[0] < 100_000
+
+
+@pytest.mark.parametrize("harm", [Path.unlink, lambda pack: os.truncate(pack, 100)])
+@pytest.mark.parametrize("staging", [True, False])
+def test_what_is_unchanged_but_lost_from_the_store_is_written_again(
+    committer: Recorder, harm: Callable[[Path], None], staging: bool
+) -> None:
+    """The program has it all: a rule that deletes old objects must not end the run."""
+    frozen, trained = torch.randn(1 << 20), torch.randn(1000)
+    with Checkpointer(frozen=frozen, trained=trained, committer=committer, staging=staging) as checkpoint:
+        for step in range(3):
+            trained += 1
+            committer.ask()
+            checkpoint.step()
+            settled(checkpoint)
+            if not step:
+                for pack in Path(committer.uri.removeprefix("file://")).rglob("*.pack"):
+                    harm(pack)
+    assert [step for step, _ in committer.commits] == [1, 2, 3]
+    newest = committer._claim.entry.summary.commits[-1]
+    verify_checkpoint(committer.store, newest.manifest)
+    assert stored_frozen(committer).equal(frozen)
+
+
+def stored_frozen(committer: Recorder) -> torch.Tensor:
+    newest = committer._claim.entry.summary.commits[-1]
+    found: torch.Tensor = read_state(committer.store, newest.manifest, PART).tree["state"]["frozen"]
+    return found
 
 
 def test_the_trackers_id_is_the_same_in_all_attempts(tmp_path: Path) -> None:

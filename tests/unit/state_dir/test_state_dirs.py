@@ -407,3 +407,14 @@ def test_any_tree_comes_back_over_any_other(fresh: Any, saved: dict[str, Any], t
     assert restore(store, [top / "there"], part) == len(kept)
     after = picture(top / "there")
     assert {k: v for k, v in after.items() if not k.startswith(SET_ASIDE)} == before
+
+
+def test_files_that_the_store_has_lost_are_saved_again(store: ObjectStore, root: Path, tmp_path: Path) -> None:
+    (root / "a").write_bytes(b"a" * 100_000)
+    first = keep(store, root)
+    for pack in (tmp_path / "store").rglob("*.pack"):
+        pack.unlink()
+    second = keep(store, root, base=first)
+    (root / "a").write_bytes(b"changed")
+    restore(store, [root], second)
+    assert (root / "a").read_bytes() == b"a" * 100_000
