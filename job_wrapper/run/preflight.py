@@ -39,9 +39,9 @@ def require_own(store: ObjectStore, run: str) -> None:
     if isinstance(store, PosixStore):
         for folder in (run.rpartition("/")[0], run):
             owner = store.owner(folder)
-            if owner not in (None, os.geteuid()):
+            if owner is not None and owner[0] != os.geteuid():
                 raise StoreRefused(
-                    f"{store.uri}/{folder} belongs to user {owner}, not to you: nothing of it is used. "
+                    f"{store.uri}/{folder} belongs to user {owner[0]}, not to you: nothing of it is used. "
                     "Tell the administrator, or name another place with --uri"
                 )
 

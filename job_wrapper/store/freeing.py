@@ -16,6 +16,7 @@ from typing import NamedTuple
 
 from job_wrapper.errors import Damaged, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
+from job_wrapper.store.as_owner import as_owner
 from job_wrapper.store.codec import encode_entry, unseal
 from job_wrapper.store.decided_put import Patience, decided_put
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore
@@ -46,8 +47,8 @@ def require_owner(store: ObjectStore, run: str) -> None:
     """On a file system only whoever made a run, or root, may free it; a bucket has its own rights. Raises ``StoreRefused``."""
     if isinstance(store, PosixStore):
         owner = store.owner(run)
-        if owner is not None and os.geteuid() not in (owner, 0):
-            raise StoreRefused(f"{store.uri}/{run}: belongs to user {owner}: only that user may delete it")
+        if owner is not None and os.geteuid() not in (owner[0], 0):
+            raise StoreRefused(f"{store.uri}/{run}: belongs to user {owner[0]}: only that user may delete it")
 
 
 def size_of(store: ObjectStore, run: str) -> int:
@@ -70,13 +71,18 @@ def free(
     is another user's, ``StoreError``.
     """
     require_owner(store, run)
-    entry = last
-    if not is_freed(last):
-        entry = _tombstone(last, reason, clock())
-        found = decided_put(store, paths.log_key(run, entry.seq), encode_entry(entry, run), patience or Patience())
-        if found is not None:
-            raise RunHeld(f"{store.uri}/{run}: somebody wrote to this run just now, so nothing of it was deleted")
-    return _delete(store, run, entry.epoch)
+
+    def act() -> int:
+        entry = last
+        if not is_freed(last):
+            entry = _tombstone(last, reason, clock())
+            found = decided_put(store, paths.log_key(run, entry.seq), encode_entry(entry, run), patience or Patience())
+            if found is not None:
+                raise RunHeld(f"{store.uri}/{run}: somebody wrote to this run just now, so nothing of it was deleted")
+        return _delete(store, run, entry.epoch)
+
+    owner = store.owner(run) if isinstance(store, PosixStore) else None
+    return act() if owner is None or owner[0] == os.geteuid() else as_owner(*owner, act)
 
 
 def _tombstone(last: Entry, reason: str, now: float) -> Entry:

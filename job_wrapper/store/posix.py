@@ -108,10 +108,11 @@ class PosixStore:
         if len(levels) == 1 or (len(levels) == 2 and levels[1] == "jobs"):
             Path(directory).chmod(os.stat(self._root).st_mode & 0o1777)
 
-    def owner(self, key: str) -> int | None:
-        """User id of whoever made the folder ``key``; None where there is none."""
+    def owner(self, key: str) -> tuple[int, int] | None:
+        """User id and group id of whoever made the folder ``key``; None where there is none."""
         try:
-            return os.stat(self._path(key), follow_symlinks=False).st_uid
+            found = os.stat(self._path(key), follow_symlinks=False)
+            return found.st_uid, found.st_gid
         except FileNotFoundError:
             return None
         except OSError as error:
