@@ -14,13 +14,13 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from job_wrapper.errors import Damaged, RunHeld, SpotburstError, StoreRefused
+from job_wrapper.errors import Damaged, ObjectMissing, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.as_owner import as_owner
-from job_wrapper.store.codec import encode_entry, unseal
+from job_wrapper.store.codec import encode_entry
 from job_wrapper.store.decided_put import Patience, decided_put
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore
-from job_wrapper.store.log import RunLog
+from job_wrapper.store.log import RunLog, run_of_pointer
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.retention import LeavesUnfinished
 
@@ -144,9 +144,9 @@ class Sweep:
             if now < self._not_before.get(pointer, now):
                 continue
             try:
-                run = str(unseal(self.store.get(pointer), "pointer", f"{self.store.uri}/{pointer}").get("run"))
-                entry = RunLog(self.store, paths.check_key(run, pointer)).tail()
-            except Damaged:
+                run = run_of_pointer(self.store, pointer)
+                entry = RunLog(self.store, run).tail()
+            except (Damaged, ObjectMissing):
                 entry = None  # nothing may be concluded; `describe` tells
             when = None if entry is None else expires(entry, 0.0 if is_freed(entry) else self.age)
             if entry is None or when is None or now < when:

@@ -278,12 +278,12 @@ def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None
 
 def find_runs(store: ObjectStore, cluster: str, job_id: str) -> list[str]:
     """Paths of the runs that a job has claimed, in order. Raises ``Damaged`` or ``StoreError``."""
-    runs = []
-    for info in store.list(paths.job_pointer(cluster, job_id, "")):
-        run = unseal(store.get(info.key), "pointer", f"{store.uri}/{info.key}").get("run")
-        if not isinstance(run, str) or not paths.is_run(run) or paths.pointer_of_run(run, job_id) != info.key:
-            raise Damaged(
-                f"{store.uri}/{info.key}: damaged: it points to {paths.short(run)}, which is no run of that name"
-            )
-        runs.append(run)
-    return runs
+    return [run_of_pointer(store, info.key) for info in store.list(paths.job_pointer(cluster, job_id, ""))]
+
+
+def run_of_pointer(store: ObjectStore, key: str) -> str:
+    """Path of the run that a job's pointer names. Raises ``Damaged``, ``ObjectMissing`` or ``StoreError``."""
+    run = unseal(store.get(key), "pointer", f"{store.uri}/{key}").get("run")
+    if not isinstance(run, str) or not paths.is_run(run) or paths.pointer_of_run(run, key.split("/")[-2]) != key:
+        raise Damaged(f"{store.uri}/{key}: damaged: it points to {paths.short(run)}, which is no run of that name")
+    return run

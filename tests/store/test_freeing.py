@@ -125,3 +125,12 @@ def test_a_run_that_cannot_be_read_is_left_alone() -> None:
     time.now += 30 * DAY
     assert [swept.run for swept in Sweep(store, "c", clock=time).sweep()] == ["c/12/second"]
     assert size_of(store, "c/12/main") > 0
+
+
+def test_a_pointer_to_another_clusters_run_frees_nothing() -> None:
+    store, time = MemoryStore(), Time()
+    finished(store, time, "other/12/main")
+    store.put("c/jobs/12/main", store.get("other/jobs/12/main"))
+    time.now += 30 * DAY
+    assert list(Sweep(store, "c", clock=time).sweep()) == []
+    assert size_of(store, "other/12/main") > 0
