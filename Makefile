@@ -15,8 +15,7 @@ demo: setup
 	@.venv/bin/python examples/demo.py
 
 test: setup-test
-	@.venv/bin/python -m pytest tests/unit tests/store -n 2 --dist loadfile $(PYTEST_ARGS)
-	@.venv/bin/python -m pytest tests/cloud tests/cluster $(PYTEST_ARGS)
+	@.ci/tests $(PYTEST_ARGS)
 
 lint: setup-test
 	.venv/bin/ruff format --check .
