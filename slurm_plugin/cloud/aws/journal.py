@@ -8,7 +8,6 @@ be wanted. One small file a batch, ``<state_dir>/launches/<provider>/<base launc
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
 from dataclasses import asdict, dataclass, field
@@ -16,8 +15,8 @@ from pathlib import Path
 from typing import Any
 
 from slurm_plugin.cloud import launch_ids
+from slurm_plugin.cloud.noted import write_noted
 from slurm_plugin.cloud.provider import RefusalKind, Refused
-from slurm_plugin.errors import CloudUnavailable
 
 KEEP = 86400.0
 
@@ -101,22 +100,7 @@ class Journal:
 
     def save(self, note: Note) -> None:
         """On disk when this returns."""
-        place = self.folder / f"{launch_ids.base_of(note.base)}.json"
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump(asdict(note), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(place)
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise CloudUnavailable(f"{self.folder}: a launch can't be noted, so it is not made: {error}") from error
+        write_noted(self.folder / f"{launch_ids.base_of(note.base)}.json", asdict(note))
         notes = self._all()
         with self._lock:
             notes[note.base] = note

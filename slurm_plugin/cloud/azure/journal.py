@@ -7,7 +7,6 @@ A launch that is still open needs no note to be safe, for Azure makes no second 
 from __future__ import annotations
 
 import json
-import os
 import threading
 from collections.abc import Iterable
 from dataclasses import asdict, dataclass
@@ -15,7 +14,7 @@ from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.cloud.azure.errors import ApiError
-from slurm_plugin.errors import CloudUnavailable
+from slurm_plugin.cloud.noted import write_noted
 
 KEEP = 86400.0
 
@@ -86,22 +85,7 @@ class Journal:
                     del self._all()[base]
 
     def _write(self, base: str) -> None:
-        place = self.folder / f"{base}.json"
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump([asdict(note) for note in self._all()[base].values()], file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(place)
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise CloudUnavailable(f"{self.folder}: a launch can't be noted, so it is not made: {error}") from error
+        write_noted(self.folder / f"{base}.json", [asdict(note) for note in self._all()[base].values()])
 
     def _all(self) -> dict[str, dict[str, Note]]:
         if self._batches is None:

@@ -7,7 +7,6 @@ wanted. One small file a call, ``<state_dir>/launches/<provider>/<request id>.js
 from __future__ import annotations
 
 import json
-import os
 import threading
 import uuid
 from collections.abc import Mapping
@@ -15,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids
-from slurm_plugin.errors import CloudUnavailable
+from slurm_plugin.cloud.noted import write_noted
 
 KEEP = 86400.0
 
@@ -73,22 +72,7 @@ class Journal:
 
     def save(self, call: Call) -> None:
         """On disk when this returns."""
-        place = self.folder / f"{call.request_id}.json"
-        draft = place.with_name(f".{place.name}.{os.getpid()}")
-        try:
-            self.folder.mkdir(mode=0o700, parents=True, exist_ok=True)
-            with draft.open("w", encoding="utf-8") as file:
-                json.dump(asdict(call), file)
-                file.flush()
-                os.fsync(file.fileno())
-            draft.replace(place)
-            folder = os.open(self.folder, os.O_RDONLY | os.O_DIRECTORY)
-            try:
-                os.fsync(folder)
-            finally:
-                os.close(folder)
-        except OSError as error:
-            raise CloudUnavailable(f"{self.folder}: a launch can't be noted, so it is not made: {error}") from error
+        write_noted(self.folder / f"{call.request_id}.json", asdict(call))
         with self._lock:
             self._all()
             self._take(call)
