@@ -72,6 +72,22 @@ class ForgetJob:
 
 
 @dataclass(frozen=True, slots=True)
+class WaitBegins:
+    """Write down that a job finds no capacity, unless that stands there already."""
+
+    order: ClassVar[int] = 0
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class WaitEnds:
+    """The job runs: it waits for capacity no longer."""
+
+    order: ClassVar[int] = 0
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class SetDown:
     """Node to DOWN, which requeues its jobs at once. ``reason`` begins with ``OURS``; ``tell`` goes into its jobs' comments."""
 
@@ -104,6 +120,18 @@ class ReleaseJob:
     restart_count: int
     why: str
     counter: str
+
+
+@dataclass(frozen=True, slots=True)
+class CancelJob:
+    """``scancel`` of a job that still waits; its comment says why. ``reason`` is typed (DESIGN §5)."""
+
+    order: ClassVar[int] = 11
+    job_id: int
+    name_id: str
+    restart_count: int
+    reason: str
+    text: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -250,9 +278,12 @@ Action = (
     | EndNotice
     | RememberJob
     | ForgetJob
+    | WaitBegins
+    | WaitEnds
     | SetDown
     | RequeueJob
     | ReleaseJob
+    | CancelJob
     | Drain
     | PowerUp
     | Terminate

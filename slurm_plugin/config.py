@@ -6,8 +6,11 @@ nothing else), then ``/etc/slurm/burst.yaml``, then ``/etc/spotburst/burst.yaml`
 
 from __future__ import annotations
 
+import hashlib
 import os
 from collections.abc import Mapping
+from dataclasses import replace
+from functools import cached_property
 from pathlib import Path
 from typing import Annotated, Literal
 
@@ -22,6 +25,7 @@ from job_wrapper.errors import StoreRefused
 from job_wrapper.store.open import scheme_of
 from slurm_plugin.cloud.provider import Offering
 from slurm_plugin.config_faults import explain, read_yaml
+from slurm_plugin.config_placement import Placement
 from slurm_plugin.config_providers import (
     AwsProvider,
     AzureProvider,
@@ -33,6 +37,7 @@ from slurm_plugin.config_providers import (
 )
 from slurm_plugin.config_types import Duration, Model, Name, Period, parse_duration
 from slurm_plugin.errors import ConfigError
+from slurm_plugin.placement import Knowledge, Rules, excluded
 from slurm_plugin.slurm.hostlist import expand
 
 __all__ = [
@@ -140,6 +145,7 @@ class NodeSet(Model):
     gpus: Gpus | None = None
     features: tuple[Name, ...] = ()
     offerings: Annotated[tuple[OfferingConfig, ...], Field(min_length=1)]
+    placement: Placement = Placement()
 
     @field_validator("nodes")
     @classmethod
@@ -152,7 +158,7 @@ class NodeSet(Model):
             raise ValueError("names no node: write a Slurm hostlist such as spot-[1-16]")
         return value
 
-    @property
+    @cached_property
     def node_names(self) -> tuple[str, ...]:
         """The names, expanded."""
         return expand(self.nodes)
@@ -190,15 +196,18 @@ class Config(Model):
     manager: Manager = Manager()
     recovery: Recovery = Recovery()
     power: Power = Power()
+    placement: Placement = Placement()
+    prices: Path | None = None
+    """A table of prices (docs/placement.md)."""
     providers: dict[Name, ProviderConfig]
     nodesets: Annotated[tuple[NodeSet, ...], Field(min_length=1)]
     partitions: Annotated[tuple[PartitionConfig, ...], Field(min_length=1)]
 
-    @field_validator("state_dir")
+    @field_validator("state_dir", "prices")
     @classmethod
-    def _absolute(cls, value: Path) -> Path:
+    def _absolute(cls, value: Path | None) -> Path | None:
         # Slurm's programs and the manager run in different folders.
-        if not value.is_absolute():
+        if value is not None and not value.is_absolute():
             raise ValueError("must be an absolute path")
         return value
 
@@ -226,6 +235,14 @@ class Config(Model):
                         f"nodesets.{nodeset.name}.offerings: providers.{offering.provider} can't fill "
                         f"{offering.instance_type}: {fault}"
                     )
+            offerings, rules = self.offerings_of(nodeset), self.rules_of(nodeset)
+            known = Knowledge(gpus=self.gpus_of(nodeset))
+            faults = [excluded(offering, replace(rules, max_price=None), known) for offering in offerings]
+            if all(faults):
+                raise ValueError(
+                    f"nodesets.{nodeset.name}.offerings: placement excludes every one of them: "
+                    + "; ".join(f"{o.id}: {fault}" for o, fault in zip(offerings, faults, strict=True))
+                )
         if len({p.name for p in self.partitions}) != len(self.partitions):
             raise ValueError("partitions: two have the same name")
         if sum(p.default for p in self.partitions) > 1:
@@ -240,7 +257,26 @@ class Config(Model):
 
     def nodeset_of(self, node: str) -> NodeSet | None:
         """The nodeset that a node belongs to; None for a node that is not ours."""
-        return next((n for n in self.nodesets if node in n.node_names), None)
+        return self._nodeset_of.get(node)
+
+    @cached_property
+    def _nodeset_of(self) -> dict[str, NodeSet]:
+        return {node: nodeset for nodeset in self.nodesets for node in nodeset.node_names}
+
+    def rules_of(self, nodeset: NodeSet) -> Rules:
+        """How the nodeset's offerings are chosen from."""
+        return nodeset.placement.over(self.placement).rules()
+
+    def gpus_of(self, nodeset: NodeSet) -> dict[str, str]:
+        """GPU type by offering id, where one is named."""
+        usual = nodeset.gpus.type if nodeset.gpus else ""
+        ids = (offering.id for offering in self.offerings_of(nodeset))
+        return {id_: o.gpu or usual for id_, o in zip(ids, nodeset.offerings, strict=True) if o.gpu or usual}
+
+    def digest_of(self, offering: Offering) -> str:
+        """Of all that the offering is bought with: another one after a change of its provider's settings."""
+        settings = self.providers[offering.provider].model_dump_json()
+        return hashlib.sha256(f"{offering.id}\n{settings}".encode()).hexdigest()
 
     def offerings_of(self, nodeset: NodeSet) -> tuple[Offering, ...]:
         """The nodeset's offerings in order of preference."""

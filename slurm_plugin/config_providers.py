@@ -23,6 +23,8 @@ class OfferingConfig(Model):
     instance_type: str
     zone: str = "default"
     market: Market = Market.SPOT
+    gpu: Name | None = None
+    """GPU type, where it is not the nodeset's ``gpus.type``: what ``placement.gpu_types`` looks at."""
 
 
 class LocalProvider(Model):

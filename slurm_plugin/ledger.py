@@ -9,11 +9,14 @@ from __future__ import annotations
 
 import json
 import uuid
-from collections.abc import Callable
+from functools import partial
 
 from slurm_plugin.cloud.provider import RefusalKind
-from slurm_plugin.ledger_file import LedgerFile
+from slurm_plugin.ledger_offerings import LOST, OfferingsLedger
 from slurm_plugin.ledger_records import (
+    TOLD_NO_CAPACITY,
+    WAIT_FORGOTTEN,
+    WAITING,
     Counter,
     Intent,
     IntentState,
@@ -21,7 +24,7 @@ from slurm_plugin.ledger_records import (
     Replacement,
     SeenJob,
 )
-from slurm_plugin.placement import OfferingState, launched, reclaimed, refused
+from slurm_plugin.placement import launched, refused
 
 KEEP_EVENTS = 30 * 86400.0
 """Seconds for which events and closed intents are kept."""
@@ -29,7 +32,7 @@ _TRY_AGAIN = (1.0, 30.0)
 """First and longest wait after TRY_LATER, in seconds; doubled each time."""
 
 
-class Ledger(LedgerFile):
+class Ledger(OfferingsLedger):
     """The manager's memory. Times are Unix seconds by the clock that it was opened with."""
 
     # --- intents ------------------------------------------------------------------------------------------------------
@@ -77,7 +80,7 @@ class Ledger(LedgerFile):
                 if changed:
                     self._offering(offering_id, lambda state: launched(state, self._clock()))
 
-    def refused(self, launch_id: str, kind: RefusalKind, code: str, text: str) -> None:
+    def refused(self, launch_id: str, kind: RefusalKind, code: str, text: str, *, permanent: bool = False) -> None:
         """The cloud refused: the intent is closed and its offering cools; after TRY_LATER it waits to be asked again."""
         now = self._clock()
         with self.batch():
@@ -92,7 +95,7 @@ class Ledger(LedgerFile):
                     self._do(
                         "UPDATE intents SET state='refused', ended=?, why=? WHERE launch_id=?", now, why, launch_id
                     )
-                    self._offering(offering_id, lambda state, why=why: refused(state, kind, why, now))  # type: ignore[misc]
+                    self._offering(offering_id, partial(refused, kind=kind, text=why, now=now, permanent=permanent))
                 self.event(
                     "refused", f"{offering_id}: {code}: {text}", node=node, launch_id=launch_id, refusal=kind.value
                 )
@@ -147,10 +150,11 @@ class Ledger(LedgerFile):
         with self.batch():
             marks = ",".join("?" * len(before))
             changed = self._do(
-                f"UPDATE intents SET state=?, ended=?, why=? WHERE launch_id=? AND state IN ({marks})",  # noqa: S608
+                "UPDATE intents SET state=?, ended=?, why=CASE WHEN state='retired' AND why<>'' AND ?=? THEN why ELSE ? END "  # noqa: S608
+                f"WHERE launch_id=? AND state IN ({marks})",
                 state.value,
                 now,
-                why,
+                *(why, LOST, why),  # one that we ended keeps why
                 launch_id,
                 *before,
             )
@@ -190,31 +194,6 @@ class Ledger(LedgerFile):
             Intent(r[0], r[1], r[2], r[3], r[4], r[5], IntentState(r[6]), r[7], r[8], r[9], r[10], r[11], r[12])
             for r in rows
         )
-
-    # --- offerings ----------------------------------------------------------------------------------------------------
-
-    def offerings(self) -> dict[str, OfferingState]:
-        """What is remembered of each offering, by id."""
-        rows = self._rows(
-            "SELECT offering_id, failures, refused_until, stopped_until, reclaimed_until, text FROM offerings"
-        )
-        return {row[0]: OfferingState(*row) for row in rows}
-
-    def offering_reclaimed(self, offering_id: str) -> None:
-        """A machine of this offering's zone was taken back."""
-        self._offering(offering_id, lambda state: reclaimed(state, self._clock()))
-
-    def _offering(self, offering_id: str, change: Callable[[OfferingState], OfferingState]) -> None:
-        with self.batch():
-            rows = self._rows(
-                "SELECT offering_id, failures, refused_until, stopped_until, reclaimed_until, text FROM offerings WHERE offering_id=?",
-                offering_id,
-            )
-            new = change(OfferingState(*rows[0]) if rows else OfferingState(offering_id))
-            self._do(
-                "INSERT OR REPLACE INTO offerings VALUES (?,?,?,?,?,?)",
-                *(new.offering_id, new.failures, new.refused_until, new.stopped_until, new.reclaimed_until, new.text),
-            )
 
     # --- notices ------------------------------------------------------------------------------------------------------
 
@@ -298,6 +277,21 @@ class Ledger(LedgerFile):
             self._do("DELETE FROM seen_jobs WHERE job_id=?", job_id)
             self._do("DELETE FROM counters WHERE name=?", f"job:{job_id}")
 
+    def wait_begins(self, job_id: int) -> None:
+        """The job finds no capacity, again or from now on."""
+        name, now = f"job:{job_id}", self._clock()
+        with self.batch():
+            told = self._rows("SELECT last FROM counters WHERE name=? AND kind=?", name, TOLD_NO_CAPACITY)
+            again = bool(told) and now - told[0][0] <= WAIT_FORGOTTEN
+            if not again:
+                self._do("DELETE FROM counters WHERE name=? AND kind=?", name, WAITING)
+            self._do("INSERT OR IGNORE INTO counters VALUES (?,?,1,?)", name, WAITING, now)
+            self._do("INSERT OR REPLACE INTO counters VALUES (?,?,1,?)", name, TOLD_NO_CAPACITY, now)
+
+    def wait_ends(self, job_id: int) -> None:
+        """The job runs."""
+        self._do("DELETE FROM counters WHERE name=? AND kind IN (?,?)", f"job:{job_id}", WAITING, TOLD_NO_CAPACITY)
+
     def seen_jobs(self) -> dict[int, SeenJob]:
         """All remembered jobs, by id."""
         return {
@@ -325,4 +319,8 @@ class Ledger(LedgerFile):
             self._do("DELETE FROM events WHERE time<?", before)
             self._do("DELETE FROM intents WHERE state IN ('refused','gone') AND ended<?", before)
             self._do("DELETE FROM notices WHERE state<>'open' AND first_seen<?", before)
+            self._do(
+                "DELETE FROM prices WHERE time<? AND time<(SELECT MAX(time) FROM prices p WHERE p.offering_id=prices.offering_id)",
+                before,
+            )
             self._do("DELETE FROM replacements WHERE state<>'open' AND created<?", before)

@@ -18,6 +18,9 @@ CREATE INDEX IF NOT EXISTS intents_state ON intents (state);
 CREATE TABLE IF NOT EXISTS offerings (
   offering_id TEXT PRIMARY KEY, failures INTEGER NOT NULL, refused_until REAL NOT NULL, stopped_until REAL NOT NULL,
   reclaimed_until REAL NOT NULL, text TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS settings (offering_id TEXT PRIMARY KEY, digest TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS prices (
+  offering_id TEXT NOT NULL, time REAL NOT NULL, price REAL NOT NULL, PRIMARY KEY (offering_id, time));
 CREATE TABLE IF NOT EXISTS notices (
   notice_id TEXT PRIMARY KEY, node TEXT NOT NULL, launch_id TEXT NOT NULL, offering_id TEXT NOT NULL, deadline REAL,
   source TEXT NOT NULL, first_seen REAL NOT NULL, state TEXT NOT NULL);
@@ -34,6 +37,14 @@ CREATE TABLE IF NOT EXISTS events (
 CREATE INDEX IF NOT EXISTS events_job ON events (job);
 CREATE INDEX IF NOT EXISTS events_node ON events (node);
 """
+
+
+WAITING = "no-capacity"
+"""Kind of the counter of a job that finds no capacity; its ``last`` is since when."""
+TOLD_NO_CAPACITY = "no-capacity-told"
+"""The same; its ``last`` is when it was last so."""
+WAIT_FORGOTTEN = 3600.0
+"""Seconds without another try in vain after which a wait begins anew: the job waited for something else meanwhile."""
 
 
 class IntentState(str, Enum):

@@ -25,6 +25,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from job_wrapper.errors import ExitCode
+from job_wrapper.run.counters import counters_of
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.slurm.records import Job
 
@@ -94,6 +95,8 @@ class RunTail:
     committed: bool
     """Whether its epoch made a commit."""
     reason: str = ""
+    left: float | None = None
+    """Share of the work still to be done, by the counters that the program told; None if it told none."""
 
     @classmethod
     def of(cls, run: str, entry: Entry) -> RunTail:
@@ -107,7 +110,15 @@ class RunTail:
             barren=entry.summary.barren,
             committed=any(commit.epoch == entry.epoch for commit in entry.summary.commits),
             reason=str(entry.body.get("reason", "")),
+            left=_left(entry.body.get("progress")),
         )
+
+
+def _left(told: object) -> float | None:
+    counters = counters_of(told)
+    if counters is None or not counters.total:
+        return None
+    return max(0.0, 1.0 - counters.completed / counters.total)
 
 
 def may_need_help(job: Job) -> bool:

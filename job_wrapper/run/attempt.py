@@ -355,6 +355,7 @@ class Attempt:
             "seconds": round(self.clock() - began, 3),
         }
         body |= {"requested_at": asked.asked, "answered_at": asked.answered, **self._resumed_once()}
+        body |= attributes  # the manager buys a run's last part otherwise, and reads no manifests
         if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)
         entry: Entry = claim.commit(manifest, step=step, body=body)
@@ -365,6 +366,8 @@ class Attempt:
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
         """Log that this attempt ends and the run is to be brought back."""
         body: dict[str, Any] = {"arrived": arrived, **self._resumed_once()}
+        if self._kept is not None:
+            body[PROGRESS] = self._kept.told()
         if notice is not None:
             body["notice"] = asdict(notice)
         self._claim.interrupted(reason, body)

@@ -17,6 +17,7 @@ from slurm_plugin.actions import (
     OURS,
     Action,
     Adopt,
+    CancelJob,
     Close,
     Drain,
     DropRequest,
@@ -37,6 +38,8 @@ from slurm_plugin.actions import (
     StartNow,
     Terminate,
     Undrain,
+    WaitBegins,
+    WaitEnds,
 )
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
@@ -50,7 +53,20 @@ from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.records import Job
 
-UNDAMPED = (Adopt, RecordNotice, EndNotice, RememberJob, ForgetJob, Launch, DropRequest, EndReplacement, Close, Retire)
+UNDAMPED = (
+    Adopt,
+    RecordNotice,
+    EndNotice,
+    RememberJob,
+    ForgetJob,
+    Launch,
+    DropRequest,
+    EndReplacement,
+    Close,
+    Retire,
+    WaitBegins,
+    WaitEnds,
+)
 """These change the ledger (or a file), which the very next look shows; a launch's repetition is bounded by its intent."""
 _Some = TypeVar("_Some", bound=Action)
 
@@ -91,6 +107,8 @@ class Applier:
         for action in actions:
             if isinstance(action, RequeueJob | ReleaseJob):
                 self._job(action, view)
+            elif isinstance(action, CancelJob):
+                self._try(partial(self._cancel, action, view), action)
             elif isinstance(action, StartNow):
                 self._try(partial(self._start_now, action), action)
             elif isinstance(action, Report):
@@ -140,6 +158,10 @@ class Applier:
             ledger.remember_job(action.job_id, action.restart_count, action.nodeset, action.nodes)
         elif isinstance(action, ForgetJob):
             ledger.forget_job(action.job_id)
+        elif isinstance(action, WaitBegins):
+            ledger.wait_begins(action.job_id)
+        elif isinstance(action, WaitEnds):
+            ledger.wait_ends(action.job_id)
         elif isinstance(action, Retire):
             ledger.retire(action.launch_id, action.why, blame=action.blame)
         elif isinstance(action, Close):
@@ -260,6 +282,15 @@ class Applier:
                 self._tell(job, f"{what}: {action.why}", event=False)
 
         self._try(work, action)
+
+    def _cancel(self, action: CancelJob, view: View) -> None:
+        text = f"{action.reason}: {action.text}"
+        job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+        if job is not None:
+            self._tell(job, text)  # first: nobody can tell a job that is gone
+        self.client.cancel(action.name_id)
+        log.warning("cancelled", job=action.name_id, reason=action.reason, why=action.text)
+        self.ledger.event("cancelled", text, job=action.job_id)
 
     def _start_now(self, action: StartNow) -> None:
         self.client.start_now(action.name_id)

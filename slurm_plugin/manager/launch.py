@@ -112,6 +112,8 @@ class Launcher:
                     self.ledger.launched(answer.launch_id, answer.instance_id)
                     log.info("launched", instance=answer.instance_id, **keys)
                 elif isinstance(answer, Refused):
-                    self.ledger.refused(answer.launch_id, answer.kind, answer.code, answer.text)
+                    self.ledger.refused(
+                        answer.launch_id, answer.kind, answer.code, answer.text, permanent=answer.permanent
+                    )
                     log.warning("refused", kind=answer.kind.value, code=answer.code, text=answer.text, **keys)
         return answers

@@ -15,12 +15,14 @@ from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.apply import Applier
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
+from slurm_plugin.manager.pricing import Pricing
 from slurm_plugin.manager.providers import build_lanes
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log
 from slurm_plugin.manager.sweeper import Sweeper
 from slurm_plugin.manager.wake import Waker
+from slurm_plugin.prices import load_prices
 from slurm_plugin.reconcile import Policy, View, decide
 from slurm_plugin.reconcile.comeback import waits_for_begin_time
 from slurm_plugin.reconcile.flags import Phase, phase
@@ -42,10 +44,11 @@ class Loop:
         reach: Reach | None = None,
         runs: RunReader | None = None,
         sweeper: Sweeper | None = None,
+        pricing: Pricing | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.reach, self.runs = reach, runs
-        self.parts = [part for part in (reach, runs, sweeper) if part is not None]
+        self.parts = [part for part in (reach, runs, sweeper, pricing) if part is not None]
 
     @classmethod
     def build(cls, config: Config) -> Loop:
@@ -58,15 +61,22 @@ class Loop:
         once = Once()
         reach = Reach(max(0.2, config.manager.silent_prepare / 4), wake=waker.nudge)
         runs = RunReader(config.cluster, lambda: _store(config), once, wake=waker.nudge)
-        observer = Observer(policy, client, lanes, ledger, config.state_dir, once=once, reach=reach, runs=runs)
+        table = load_prices(config.prices) if config.prices else None
+        observer = Observer(
+            policy, client, lanes, ledger, config.state_dir, once=once, reach=reach, runs=runs, prices=table
+        )
         launcher = Launcher(policy, lanes, ledger, lambda *names: _node_config(config, *names), once)
+        for freed in ledger.settings_are(policy.settings):
+            log.info("blocked no longer: its settings have changed", offering=freed)
         unknown = sorted({i.provider for i in ledger.intents()} - set(lanes))
         for name in unknown:
             log.error(
                 "machines of a provider that burst.yaml no longer names may still run; name it again", provider=name
             )
         sweeper = Sweeper(config.cluster, lambda: _store(config), config.checkpoints.keep_ended, once)
-        return cls(config, observer, Applier(client, ledger, launcher, once), waker, ledger, reach, runs, sweeper)
+        pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
+        applier = Applier(client, ledger, launcher, once)
+        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing)
 
     def stop(self) -> None:
         """End after the present pass. Safe in a signal handler."""

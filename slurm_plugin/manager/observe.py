@@ -18,6 +18,8 @@ from slurm_plugin.manager.lane import LIST_TIMEOUT, Lane
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log
+from slurm_plugin.placement import Knowledge, Order
+from slurm_plugin.prices import PriceTable, price_list
 from slurm_plugin.reconcile.flags import Phase, down, phase, to_be_recovered
 from slurm_plugin.reconcile.view import Listing, Policy, View
 from slurm_plugin.requests import Request, read_requests
@@ -27,6 +29,9 @@ from slurm_plugin.slurm.records import Job, Node, Partition
 Answer = TypeVar("Answer")
 PARTITIONS_EVERY = 30.0
 """Seconds between two looks at the partitions; they change only with the configuration."""
+
+KNOWN_EVERY = 60.0
+"""Seconds between two looks at prices and experience."""
 
 
 @dataclass(slots=True)
@@ -39,6 +44,8 @@ class Memory:
     listings: dict[str, Listing] = field(default_factory=dict)
     partitions: dict[str, Partition] = field(default_factory=dict)
     partitions_at: float = float("-inf")
+    known: Knowledge = field(default_factory=Knowledge)
+    known_at: float = float("-inf")
 
 
 class Observer:
@@ -55,11 +62,13 @@ class Observer:
         once: Once,
         reach: Reach | None = None,
         runs: RunReader | None = None,
+        prices: PriceTable | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.policy, self.client, self.lanes, self.ledger, self.state_dir = policy, client, lanes, ledger, state_dir
         self.once, self.reach, self.runs, self.clock = once, reach, runs, clock
         self.memory = Memory()
+        self.prices = prices
         self._pool = ThreadPoolExecutor(3, "slurm")
 
     def look(self) -> View:
@@ -93,6 +102,7 @@ class Observer:
             notices=self.ledger.notices(),
             replacements=self.ledger.replacements(),
             offerings=self.ledger.offerings(),
+            known=self._known(now),
             requests=requests,
             seen=self.ledger.seen_jobs(),
             counters=self.ledger.counters(),
@@ -137,6 +147,17 @@ class Observer:
             return ()
         self.once.well("requests")
         return requests
+
+    # --- prices and experience ----------------------------------------------------------------------------------------
+
+    def _known(self, now: float) -> Knowledge:
+        """Read anew once a minute: it takes long, and changes little."""
+        if now - self.memory.known_at >= KNOWN_EVERY:
+            prices = price_list(self.policy.offerings.values(), self.prices, self.ledger.live_prices())
+            rated = any(facts.rules.policy is Order.MOST_AVAILABLE for facts in self.policy.nodesets.values())
+            seen = self.ledger.experience() if rated else {}
+            self.memory.known, self.memory.known_at = Knowledge(prices, seen, self.policy.gpus), now
+        return self.memory.known
 
     # --- clouds -------------------------------------------------------------------------------------------------------
 
@@ -228,11 +249,23 @@ class Observer:
     def _ended_runs(self, now: float, jobs: tuple[Job, ...] | None) -> dict[int, tuple[requeue.RunTail, ...]]:
         if self.runs is None:
             return {}
+        asks = any(
+            facts.rules.final_on_demand or facts.rules.policy is Order.DEADLINE
+            for facts in self.policy.nodesets.values()
+        )
         if jobs is not None:
             self.runs.look_up(
-                job for job in jobs if requeue.may_need_help(job) and now - job.end_time <= self.policy.requeue_window
+                job
+                for job in jobs
+                if (requeue.may_need_help(job) and now - job.end_time <= self.policy.requeue_window)
+                or (asks and _progress_counts(job))
             )
         return self.runs.found()
+
+
+def _progress_counts(job: Job) -> bool:
+    """A job that has run before and for which a machine may be bought now: how much of it is left is in its log."""
+    return job.restart_count > 0 and job.has("PENDING", "CONFIGURING") and not job.has("COMPLETING")
 
 
 def intents_by_provider(intents: tuple[Intent, ...]) -> dict[str, set[str]]:

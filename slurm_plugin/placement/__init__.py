@@ -4,7 +4,7 @@
 allows and prefers, ``choose`` the choice itself.
 """
 
-from slurm_plugin.placement.choose import SHORT_WAIT, Choice, Knowledge, Passed, Plan, describe, plan
+from slurm_plugin.placement.choose import SHORT_WAIT, Choice, Knowledge, Passed, Plan, describe, excluded, plan
 from slurm_plugin.placement.cooling import (
     FIRST_COOLING,
     FORGIVEN_AFTER,
@@ -40,6 +40,7 @@ __all__ = [
     "Stance",
     "cleared",
     "describe",
+    "excluded",
     "forgiven",
     "interruption_rate",
     "launched",

@@ -49,12 +49,18 @@ class OfferingState:
 def refused(
     state: OfferingState, kind: RefusalKind, text: str, now: float, *, permanent: bool = False
 ) -> OfferingState:
-    """The state after a refusal. TRY_LATER changes nothing. ``permanent``: no waiting helps."""
+    """The state after a refusal. TRY_LATER changes nothing. ``permanent``: no waiting helps.
+
+    What is refused while the offering cools was asked before it did (many machines are asked for at once): that is one refusal.
+    """
     if kind is RefusalKind.TRY_LATER:
         return state
+    short = kind in (RefusalKind.NO_CAPACITY, RefusalKind.PRICE)
+    if now < (state.refused_until if short else state.stopped_until) and not permanent:
+        return replace(state, text=text)
     failures = forgiven(state, now).failures + 1
     until = now + min(LONGEST_COOLING, FIRST_COOLING * 2 ** min(failures - 1, 10))
-    if kind in (RefusalKind.NO_CAPACITY, RefusalKind.PRICE):
+    if short:
         return replace(state, failures=failures, refused_until=max(until, state.refused_until), text=text)
     until = math.inf if permanent else until
     return replace(state, failures=failures, stopped_until=max(until, state.stopped_until), text=text)

@@ -43,7 +43,7 @@ class Rules:
     interruptible: Interruptible = Interruptible.ALLOWED
     max_price: float | None = None
     """Highest price of one machine an hour, in the price table's currency."""
-    on_demand_after_interruptions: int | None = None
+    on_demand_after_failures: int | None = None
     on_demand_after_wait: float | None = None
     """Where one of these two is set, on-demand is bought only after it; where neither is, as the offerings are listed."""
     final_on_demand: float = 0.0
@@ -55,7 +55,8 @@ class Rules:
 class Need:
     """One job's situation. None: not known."""
 
-    interruptions: int = 0
+    failures: int = 0
+    """Starts of the job that came to nothing: interruptions, and want of capacity."""
     waited: float = 0.0
     """Seconds for which it has waited for capacity."""
     left: float | None = None
@@ -85,13 +86,13 @@ def stance(rules: Rules, need: Need, now: float) -> tuple[Stance, str]:
         latest = now + need.remaining * SLACK + RESTART_COST
         if latest >= need.deadline:
             return Stance.SAFE, "its deadline is near"
-    after, wait = rules.on_demand_after_interruptions, rules.on_demand_after_wait
+    after, wait = rules.on_demand_after_failures, rules.on_demand_after_wait
     if after is None and wait is None:
         return Stance.OPEN, ""
-    if after is not None and need.interruptions >= after:
-        return Stance.SAFE, f"interrupted {need.interruptions} times"
+    if after is not None and need.failures >= after:
+        return Stance.SAFE, f"{need.failures} starts came to nothing"
     if wait is not None and need.waited >= wait:
         return Stance.OPEN, f"waited {round(need.waited)} s for capacity"
-    waits = [f"{after} interruptions"] if after is not None else []
+    waits = [f"{after} starts that came to nothing"] if after is not None else []
     waits += [f"a wait of {wait:g} s"] if wait is not None else []
     return Stance.PATIENT, f"on-demand only after {' or '.join(waits)}"

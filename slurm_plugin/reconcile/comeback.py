@@ -28,7 +28,6 @@ from collections.abc import Iterator, Mapping
 
 from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
 from slurm_plugin.ledger_records import Replacement
-from slurm_plugin.placement import plan
 from slurm_plugin.reconcile.flags import BUSY, Phase, bootable, down, ready
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
@@ -86,10 +85,6 @@ class _Dealer:
         """Idle nodes that nobody was dealt yet, by nodeset."""
         self.off: dict[str, dict[str, None]] = defaultdict(dict)
         """The same for nodes that are off; those whose name is free come first."""
-        self.buys = {
-            facts.name: bool(plan(facts.offerings, view.offerings, view.now, view.silent_providers).ready)
-            for facts in view.policy.nodesets.values()
-        }
         kept = {r.node for r in view.replacements}
         not_free: list[str] = []
         for name, node in self.nodes.items():
@@ -231,7 +226,7 @@ class _Dealer:
         for nodeset in fitting:
             if len(chosen) >= need:
                 break
-            if off and not self.buys[nodeset]:
+            if off and not self._buys(nodeset, job):
                 continue
             for name in pool.get(nodeset, ()):
                 if len(chosen) >= need:
@@ -242,6 +237,9 @@ class _Dealer:
                     continue
                 chosen.append(name)
         return chosen
+
+    def _buys(self, nodeset: str, job: Job) -> bool:
+        return bool(self.index.offers.of(nodeset, job).ready)
 
     # --- prepared nodes -----------------------------------------------------------------------------------------------
 
@@ -259,7 +257,8 @@ class _Dealer:
         if phase is Phase.GOING_OFF:
             return "lost"
         if phase is Phase.OFF and (
-            self.view.now - replacement.created > POWER_UP_SHOWS or not self.buys[self.view.policy.nodeset_of[name]]
+            self.view.now - replacement.created > POWER_UP_SHOWS
+            or not self._buys(self.view.policy.nodeset_of[name], job)
         ):
             return "lost"
         return ""

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import math
 from collections import defaultdict
 
 from slurm_plugin.cloud.provider import Instance, InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState, OpenNotice
 from slurm_plugin.reconcile.flags import Phase, phase
+from slurm_plugin.reconcile.offers import Offers
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.records import Job, Node
 
@@ -20,6 +22,9 @@ class Index:
 
     def __init__(self, view: View) -> None:
         self.view = view
+        self.offers = Offers(view)
+        timeouts = [facts.rules.queue_timeout for facts in view.policy.nodesets.values()]
+        self.shortest_queue_timeout = min(timeouts, default=math.inf)
         self.instance: dict[str, tuple[str, Instance]] = {}
         """By launch id."""
         self.machines: dict[str, list[tuple[str, Instance]]] = defaultdict(list)

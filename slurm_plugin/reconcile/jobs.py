@@ -6,6 +6,7 @@
     ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
     PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
+    PENDING, no capacity for it since queue_timeout                comment and scancel: CapacityUnavailable
     active on nodes of ours                                        remember where
     no longer in Slurm's memory                                    forget
 
@@ -18,13 +19,24 @@ import re
 from collections.abc import Iterator
 
 from slurm_plugin import requeue
-from slurm_plugin.actions import Action, ForgetJob, ReleaseJob, RememberJob, Report, RequeueJob
+from slurm_plugin.actions import (
+    Action,
+    CancelJob,
+    ForgetJob,
+    ReleaseJob,
+    RememberJob,
+    Report,
+    RequeueJob,
+    WaitEnds,
+)
+from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, WAITING
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.records import Job
 
 GRACE_MARGIN = 30.0
 """Slurm itself notices the end of a grace up to 30 s late (SLURM_FACTS §2.2)."""
+CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 MAX_RELEASES = 3
 RELEASE_WAIT = 10.0
 """Seconds between two releases of a job, doubled each time."""
@@ -41,10 +53,13 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
         # Not while it completes: 22.05 then shows COMPLETING alone, with the restart count of the attempt to come.
         if job.has(*ACTIVE) and not job.has("PENDING", "COMPLETING"):
             yield from _remember(view, job)
+        if job.running and (f"job:{job.job_id}", WAITING) in view.counters:
+            yield WaitEnds(job.job_id)
         if job.running:
             yield from _overdue(view, job)
         elif job.has("PENDING"):
             yield from _held(view, job)
+            yield from _waited(view, index, job)
         elif requeue.may_need_help(job):
             yield from _ended(view, job)
     for job_id in view.seen:
@@ -99,6 +114,27 @@ def _ended(view: View, job: Job) -> Iterator[Action]:
         yield RequeueJob(job.job_id, job.name_id, job.restart_count, decision.text, hold=True)
     elif isinstance(decision, requeue.Fail):
         yield Report(job.job_id, f"{decision.reason}:{job.restart_count}", f"{decision.reason}: {decision.text}")
+
+
+def _waited(view: View, index: Index, job: Job) -> Iterator[Action]:
+    """Cancelled only while it is still capacity that it waits for: tried in vain within the hour, or nothing can be tried at all."""
+    since = view.counters.get((f"job:{job.job_id}", WAITING))
+    waited = view.now - since.last if since is not None else 0.0
+    if waited <= index.shortest_queue_timeout or job.priority == 0 or job.has("COMPLETING"):
+        return
+    partitions = frozenset(job.partition.split(","))
+    nodesets = {
+        nodeset
+        for name, nodeset in view.policy.nodeset_of.items()
+        if (node := index.node(name)) is not None and not partitions.isdisjoint(node.partitions)
+    }
+    told = view.counters.get((f"job:{job.job_id}", TOLD_NO_CAPACITY))
+    tried = told is not None and view.now - told.last <= WAIT_FORGOTTEN
+    if not nodesets or not (tried or all(not index.offers.loosest(name).ready for name in nodesets)):
+        return
+    if waited > max(view.policy.nodesets[name].rules.queue_timeout for name in nodesets):
+        text = f"no capacity for {waited / 3600:.1f} h; its checkpoints are kept: spotburst describe {job.name_id}"
+        yield CancelJob(job.job_id, job.name_id, job.restart_count, CAPACITY_UNAVAILABLE, text)
 
 
 def _held(view: View, job: Job) -> Iterator[Action]:

@@ -52,10 +52,11 @@ from slurm_plugin.actions import (
     SetDown,
     Terminate,
     Undrain,
+    WaitBegins,
 )
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState
-from slurm_plugin.placement import SHORT_WAIT, Plan, describe, plan
+from slurm_plugin.placement import SHORT_WAIT, describe
 from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, NOTHING_TO_BUY, REFUSED, Phase, down, to_be_recovered
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.view import View
@@ -72,20 +73,16 @@ A slurmctld that was killed recalls nodes and jobs as they were last saved, up t
 def decide_machines(view: View, index: Index) -> Iterator[Action]:
     """All that concerns nodes and machines, but not notices."""
     names = dict.fromkeys((*view.policy.nodeset_of, *index.intents, *index.machines))
-    plans: dict[str, Plan] = {}
-    for name, nodeset in view.policy.nodesets.items():
-        plans[name] = plan(nodeset.offerings, view.offerings, view.now, view.silent_providers)
     for name in names:
         yield from _adopt(view, index, name)
         yield from _end(view, index, name)
         node = index.node(name)
         if node is None or view.nodes is None or name not in view.policy.nodeset_of:
             continue
-        offers = plans[view.policy.nodeset_of[name]]
         if down(node):
-            yield from _recover(view, index, node, offers)
+            yield from _recover(view, index, node)
         else:
-            yield from _in_use(view, index, node, offers)
+            yield from _in_use(view, index, node)
     yield from _requests(view, index)
 
 
@@ -185,13 +182,15 @@ def _terminate(index: Index, intent: Intent, why: str, *, blame: bool) -> Iterat
 # --- nodes that are DOWN ----------------------------------------------------------------------------------------------
 
 
-def _recover(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+def _recover(view: View, index: Index, node: Node) -> Iterator[Action]:
     """Bring a DOWN node back into the pool: off first, then ``resume``. On 22.05.8 ``resume`` works as soon as POWERING_DOWN."""
     if not to_be_recovered(node):
         return
     phase, current = index.phase(node.name), index.current(node.name)
     if phase in (Phase.OFF, Phase.GOING_OFF):
-        waits = node.reason.startswith(NOTHING_TO_BUY) and not offers.ready
+        waits = (
+            node.reason.startswith(NOTHING_TO_BUY) and not index.offers.loosest(view.policy.nodeset_of[node.name]).ready
+        )
         if index.name_is_free(node.name) and not waits:
             yield Resume(node.name, f"was down: {node.reason.removeprefix(OURS)}")
     elif phase in (Phase.UP, Phase.COMING_UP, Phase.ASKED_UP) and not _may_come_back(view, index, node, current):
@@ -201,12 +200,12 @@ def _recover(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Act
 # --- nodes that Slurm uses --------------------------------------------------------------------------------------------
 
 
-def _in_use(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
     phase = index.phase(node.name)
     if phase is Phase.UP:
         yield from _lost(view, index, node)
     elif phase is Phase.COMING_UP:
-        yield from _boot(view, index, node, offers)
+        yield from _boot(view, index, node)
     elif phase is Phase.OFF and view.now - view.stranded_since.get(node.name, view.now) >= STRANDED:
         jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
         yield SetDown(
@@ -238,7 +237,7 @@ def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:
         yield SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
 
 
-def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action]:
+def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     name, nodeset = node.name, view.policy.nodeset_of[node.name]
     wanted = node.has(*BUSY)
     if not wanted and (node.has("POWER_DOWN") or (node.has("DRAIN") and node.reason.startswith(OURS))):
@@ -250,7 +249,9 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
     if current is not None and current.created >= index.cut.get(name, 0.0):
         if (
             current.state is IntentState.ASKED
-            and not index.machines.get(name)  # its own, or one that another process made: asking again would make a second
+            and not index.machines.get(
+                name
+            )  # its own, or one that another process made: asking again would make a second
             and index.known(current.provider)
             and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
         ):
@@ -258,6 +259,9 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
         return
     if not index.name_is_free(name):
         return
+    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
+    waiting = (*index.jobs_on.get(name, ()), *comes_back)
+    offers = index.offers.of(nodeset, waiting[0] if waiting else None)
     if offers.ready:
         yield Launch(name, nodeset, offers.ready, None, _gang(index, name))
         return
@@ -266,9 +270,9 @@ def _boot(view: View, index: Index, node: Node, offers: Plan) -> Iterator[Action
     if offers.next_at is not None and offers.next_at - view.now <= SHORT_WAIT:
         return
     text = describe(offers, view.now)
-    what = NO_CAPACITY if all(choice.capacity for choice in offers.passed) else REFUSED
-    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
-    for job in (*index.jobs_on.get(name, ()), *comes_back):
+    what = NO_CAPACITY if offers.only_capacity else REFUSED
+    for job in waiting:
+        yield WaitBegins(job.job_id)
         yield Report(job.job_id, f"nothing-to-buy:{job.restart_count}", f"{what.removeprefix(OURS)}: {name}: {text}")
     yield SetDown(name, f"{what}: {offers.passed[0].offering_id if offers.passed else nodeset}")
 

@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slurm_plugin.cloud.provider import Instance, Offering
 from slurm_plugin.config import Config, NodeSet
 from slurm_plugin.ledger_records import Counter, Intent, OpenNotice, Replacement, SeenJob
-from slurm_plugin.placement import OfferingState
+from slurm_plugin.placement import Knowledge, OfferingState, Rules
 from slurm_plugin.requests import Request
 from slurm_plugin.requeue import Limits, RunTail
 from slurm_plugin.slurm.records import Job, Node, Partition
@@ -36,6 +36,7 @@ class NodeSetFacts:
     shape: Shape
     offerings: tuple[Offering, ...]
     providers: frozenset[str]
+    rules: Rules = field(default_factory=Rules)
 
 
 @dataclass(frozen=True, slots=True)
@@ -46,6 +47,10 @@ class Policy:
     nodeset_of: Mapping[str, str]
     """Node to nodeset, for all nodes of ours."""
     offerings: Mapping[str, Offering]
+    gpus: Mapping[str, str] = field(default_factory=dict)
+    """GPU type by offering id."""
+    settings: Mapping[str, str] = field(default_factory=dict)
+    """What each offering is bought with, as a digest, by offering id."""
     silent_prepare: float = 20.0
     silent_down: float = 60.0
     orphan_grace: float = 120.0
@@ -60,6 +65,8 @@ class Policy:
             nodesets=nodesets,
             nodeset_of={node: n.name for n in config.nodesets for node in n.node_names},
             offerings={o.id: o for facts in nodesets.values() for o in facts.offerings},
+            gpus={id_: gpu for n in config.nodesets for id_, gpu in config.gpus_of(n).items()},
+            settings={o.id: config.digest_of(o) for facts in nodesets.values() for o in facts.offerings},
             silent_prepare=config.manager.silent_prepare,
             silent_down=config.manager.silent_down,
             orphan_grace=config.manager.orphan_grace,
@@ -85,6 +92,7 @@ def _facts(config: Config, nodeset: NodeSet) -> NodeSetFacts:
         ),
         offerings=offerings,
         providers=frozenset(o.provider for o in offerings),
+        rules=config.rules_of(nodeset),
     )
 
 
@@ -110,6 +118,7 @@ class View:
     notices: tuple[OpenNotice, ...] = ()
     replacements: tuple[Replacement, ...] = ()
     offerings: Mapping[str, OfferingState] = field(default_factory=dict)
+    known: Knowledge = field(default_factory=Knowledge)
     requests: tuple[Request, ...] = ()
     seen: Mapping[int, SeenJob] = field(default_factory=dict)
     counters: Mapping[tuple[str, str], Counter] = field(default_factory=dict)

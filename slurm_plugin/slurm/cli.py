@@ -129,6 +129,10 @@ class CliClient:
         """``scontrol release``."""
         self._run("scontrol", "release", _checked(job_id))
 
+    def cancel(self, job_id: str) -> None:
+        """``scancel --state=PENDING``."""
+        self._run("scancel", "--state=PENDING", _checked(job_id))
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """``scontrol update JobId=… Comment=…``; line breaks become spaces, and what is longer than Slurm takes is cut."""
         short = _one_line(comment).encode()[:COMMENT_BYTES].decode(errors="ignore")

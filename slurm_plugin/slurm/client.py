@@ -64,6 +64,10 @@ class SlurmClient(Protocol):
         """``scontrol release``."""
         ...
 
+    def cancel(self, job_id: str) -> None:
+        """``scancel`` of a job that waits; one that has started meanwhile is left alone."""
+        ...
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """Set the job's comment, the place where users look for why."""
         ...

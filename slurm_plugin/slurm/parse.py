@@ -204,6 +204,8 @@ def job(data: Any) -> Job:
         start_time=number(data.get("start_time")),
         end_time=number(data.get("end_time")),
         preempt_time=number(data.get("preempt_time")),
+        deadline=number(data.get("deadline")),
+        time_limit=number(data.get("time_limit")) * 60,
         exit_code=exit_code,
         exit_signal=exit_signal,
         comment=text_of(data.get("comment")),

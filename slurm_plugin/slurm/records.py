@@ -31,6 +31,9 @@ class Job:
     start_time: int = 0
     end_time: int = 0
     preempt_time: int = 0
+    deadline: int = 0
+    time_limit: int = 0
+    """Seconds."""
     exit_code: int = 0
     exit_signal: int = 0
     comment: str = ""

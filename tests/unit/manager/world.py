@@ -237,6 +237,14 @@ class FakeSlurm:
         job = self.job[int(job_id)]
         job.record = replace(job.record, priority=10, reason="None")
 
+    def cancel(self, job_id: str) -> None:
+        self._answer()
+        self.world.killer.act()
+        job = self.job[int(job_id)]
+        if "PENDING" in job.record.states:
+            job.record = replace(job.record, states=frozenset({"CANCELLED"}))
+        self.world.killer.act()
+
     def set_comment(self, job_id: str, comment: str) -> None:
         self._answer()
         job = self.job.get(int(job_id))

@@ -1,0 +1,37 @@
+"""Spot prices as EC2 tells them."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from datetime import datetime, timezone
+
+from slurm_plugin.cloud.aws.client import Ec2
+from slurm_plugin.cloud.provider import Offering
+from slurm_plugin.config_providers import ANY_ZONE
+
+PRODUCT = "Linux/UNIX"
+TYPES_A_CALL = 50
+
+
+def spot_prices(ec2: Ec2, offerings: Collection[Offering], zones: Collection[str]) -> dict[str, float]:
+    """US dollars an hour by offering id; of an offering of any zone, the cheapest of ``zones``. Raises ``ApiError``."""
+    types = sorted({offering.instance_type for offering in offerings})
+    newest: dict[tuple[str, str], float] = {}
+    for start in range(0, len(types), TYPES_A_CALL):
+        # From now on: EC2 then gives the price that holds now, one a type and zone.
+        for record in ec2.pages(
+            "describe_spot_price_history",
+            "SpotPriceHistory",
+            InstanceTypes=types[start : start + TYPES_A_CALL],
+            ProductDescriptions=[PRODUCT],
+            StartTime=datetime.now(timezone.utc),
+        ):
+            newest.setdefault((record["InstanceType"], record["AvailabilityZone"]), float(record["SpotPrice"]))
+    found = {offering.id: _of(offering, newest, zones) for offering in offerings}
+    return {id_: price for id_, price in found.items() if price is not None}
+
+
+def _of(offering: Offering, newest: Mapping[tuple[str, str], float], zones: Collection[str]) -> float | None:
+    where = zones if offering.zone in ANY_ZONE else [offering.zone]
+    prices = [newest[offering.instance_type, zone] for zone in where if (offering.instance_type, zone) in newest]
+    return min(prices, default=None)

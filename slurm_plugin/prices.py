@@ -1,0 +1,140 @@
+"""What machines cost: a table that the administrator gives, live spot prices where a provider tells them, and what a run cost by them. Pure
+but for reading the file.
+
+Prices are of one machine an hour. None means unknown, and is never taken for nothing.
+"""
+
+from __future__ import annotations
+
+import datetime as dt
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Annotated
+
+from pydantic import Field, ValidationError
+
+from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.config_faults import explain, read_yaml
+from slurm_plugin.config_types import Model
+from slurm_plugin.errors import ConfigError
+
+Hourly = Annotated[float, Field(ge=0, allow_inf_nan=False)]
+
+
+class PriceLine(Model):
+    """Prices of one instance type. What is left out (region, zone) holds for all; of two lines that fit, the one that says more counts."""
+
+    provider: str
+    instance_type: str
+    region: str | None = None
+    zone: str | None = None
+    on_demand: Hourly | None = None
+    spot: Hourly | None = None
+    """A usual one: a live price comes before it."""
+    reservation: Hourly | None = None
+
+    def fits(self, offering: Offering) -> bool:
+        """Whether it speaks of this offering's machines."""
+        return (
+            self.provider == offering.provider
+            and self.instance_type == offering.instance_type
+            and self.region in (None, offering.region)
+            and self.zone in (None, offering.zone)
+        )
+
+    def price(self, market: Market) -> float | None:
+        """Of one machine an hour."""
+        return {Market.ON_DEMAND: self.on_demand, Market.SPOT: self.spot, Market.RESERVATION: self.reservation}[market]
+
+
+class PriceTable(Model):
+    """The file that ``prices`` of burst.yaml names (docs/placement.md, templates/prices.yaml)."""
+
+    date: dt.date
+    """When the prices were looked up."""
+    currency: Annotated[str, Field(pattern=r"^[A-Z]{3}$")] = "USD"
+    machines: tuple[PriceLine, ...] = ()
+
+    def price(self, offering: Offering, market: Market | None = None) -> float | None:
+        """Of one machine an hour, in another market where one is named; None if it is not in the table."""
+        lines = [line for line in self.machines if line.fits(offering)]
+        lines.sort(key=lambda line: (line.zone is None, line.region is None))
+        prices = (line.price(market or offering.market) for line in lines)
+        return next((price for price in prices if price is not None), None)
+
+
+def load_prices(path: Path) -> PriceTable:
+    """Read and validate. Raises ``ConfigError`` that names the file, the key, what stands there and what is allowed."""
+    data = read_yaml(path)
+    try:
+        return PriceTable.model_validate(data)
+    except ValidationError as error:
+        raise ConfigError(explain(path, PriceTable, error)) from None
+
+
+@dataclass(frozen=True, slots=True)
+class Priced:
+    """A price of one machine an hour, and where it is from: ``live``, ``table``, or ``on-demand`` (an upper bound of a spot price)."""
+
+    price: float
+    source: str
+
+
+def priced(offering: Offering, table: PriceTable | None, live: Mapping[str, float]) -> Priced | None:
+    """What an offering costs, as far as it is known. Live prices are a cloud's spot prices."""
+    if offering.market is Market.SPOT and offering.id in live:
+        return Priced(live[offering.id], "live")
+    found = table.price(offering) if table else None
+    if found is not None:
+        return Priced(found, "table")
+    bound = table.price(offering, Market.ON_DEMAND) if table and offering.market is Market.SPOT else None
+    return Priced(bound, "on-demand") if bound is not None else None
+
+
+def price_list(offerings: Iterable[Offering], table: PriceTable | None, live: Mapping[str, float]) -> dict[str, float]:
+    """Known prices, by offering id: what choosing by price looks at."""
+    found = {offering.id: priced(offering, table, live) for offering in offerings}
+    return {id_: price.price for id_, price in found.items() if price is not None}
+
+
+@dataclass(frozen=True, slots=True)
+class Cost:
+    """What an attempt cost, and what on-demand machines would have for the same time; None where a price is not known."""
+
+    hours: float
+    """Machine hours."""
+    paid: float | None
+    on_demand: float | None
+
+
+def cost(hours: float, offering_id: str, table: PriceTable | None, live: Mapping[str, float]) -> Cost:
+    """Of one attempt on one offering. ``live``: spot prices as they were then."""
+    offering = offering_of(offering_id)
+    if offering is None:
+        return Cost(hours, None, None)
+    now = priced(offering, table, live)
+    usual = table.price(offering, Market.ON_DEMAND) if table else None
+    return Cost(
+        hours,
+        None if now is None or now.source == "on-demand" else now.price * hours,
+        None if usual is None else usual * hours,
+    )
+
+
+def total(costs: Sequence[Cost]) -> Cost:
+    """Of a whole run. One unknown part makes the sum unknown."""
+
+    def added(parts: Iterable[float | None]) -> float | None:
+        known = list(parts)
+        return None if not known or None in known else sum(part for part in known if part is not None)
+
+    return Cost(sum(c.hours for c in costs), added(c.paid for c in costs), added(c.on_demand for c in costs))
+
+
+def offering_of(offering_id: str) -> Offering | None:
+    """From its id; None for what is none."""
+    parts = offering_id.split("/")
+    if len(parts) != 5 or parts[4] not in [market.value for market in Market]:
+        return None
+    return Offering(parts[0], parts[1], parts[2], parts[3], Market(parts[4]))
