@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import re
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
 from pathlib import Path
@@ -13,11 +13,20 @@ from typing import Any
 from slurm_plugin import render
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet as fleets
-from slurm_plugin.cloud.aws import listing, names, template
+from slurm_plugin.cloud.aws import listing, names, prices, template
 from slurm_plugin.cloud.aws.client import Ec2
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
-from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, Market, RefusalKind, Refused
+from slurm_plugin.cloud.provider import (
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    Market,
+    Offering,
+    RefusalKind,
+    Refused,
+)
 from slurm_plugin.config import AwsProvider, Config
 from slurm_plugin.errors import CloudUnavailable, ConfigError
 
@@ -101,6 +110,13 @@ class AwsCloud:
         known = self.journal.by_instance()
         machines = [self._machine(f, known, marked) for f in found.values()]
         return machines + [m for m in self._unseen() if m.instance_id not in found]
+
+    def spot_prices(self, offerings: Collection[Offering]) -> dict[str, float]:
+        """US dollars an hour by offering id, as they are now. Raises ``CloudUnavailable``."""
+        try:
+            return prices.spot_prices(self.ec2, offerings, tuple(self.config.subnets))
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
 
     # Launching.
 
