@@ -6,6 +6,7 @@ import json
 from collections.abc import Callable
 from pathlib import Path
 
+from job_wrapper.errors import UsageError
 from job_wrapper.notice.http import Answer, Client, Stopped
 from job_wrapper.notice.types import Notice, Watcher
 
@@ -81,8 +82,13 @@ class Found:
         for seconds in TRIES:
             if stopped(seconds):
                 return
-            provider = probe(self._url, stopped)
-            if provider:
+            try:
+                provider = probe(self._url, stopped)
+                watcher = self._make(provider) if provider else None
+            except (ValueError, UsageError) as error:
+                self._log(f"no cloud's notices are watched for here: {error}")
+                return
+            if watcher is not None:
                 self._log(f"watching for notices of {provider}, whose metadata service is here")
-                self._make(provider).watch(emit, stopped)
+                watcher.watch(emit, stopped)
                 return

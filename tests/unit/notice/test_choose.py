@@ -110,6 +110,14 @@ def test_wrong_settings_are_named() -> None:
             find_provider(NodeConfig(metadata_url=url), lambda _: False)
 
 
+def test_a_watcher_that_finds_no_address_says_so_and_ends(monkeypatch: pytest.MonkeyPatch) -> None:
+    said: list[str] = []
+    watchers = wrapper_watchers(NodeConfig(provider="auto", metadata_url="ftp://x"), said.append)
+    watchers[1].watch(lambda _: None, lambda _: False)
+    assert len(said) == 1
+    assert "'ftp://x' is not the address of a metadata service" in said[0]
+
+
 def test_address_from_the_environment(service: Imds, monkeypatch: pytest.MonkeyPatch) -> None:
     service.pages[ACTION] = '{"action":"terminate","time":"2026-05-02T08:22:00Z"}'
     service.pages[PREEMPTED] = "TRUE"
