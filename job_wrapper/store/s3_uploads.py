@@ -7,7 +7,9 @@ obstore can't list them, boto3 can; without it (``spotburst[aws]``) they stay un
 from __future__ import annotations
 
 import logging
+from functools import lru_cache
 from importlib.util import find_spec
+from typing import Any
 
 log = logging.getLogger("spotburst")
 
@@ -16,19 +18,11 @@ def discard_uploads(bucket: str, endpoint: str, region: str | None, prefix: str)
     """Give up all uploads to keys that start with ``prefix``; returns the keys. What can't be done now is left for the next time."""
     if find_spec("boto3") is None:
         return []
-    import boto3
-    from botocore.config import Config
     from botocore.exceptions import BotoCoreError, ClientError
 
-    config = Config(
-        connect_timeout=5,
-        read_timeout=30,
-        retries={"max_attempts": 2},
-        s3={"addressing_style": "path"} if endpoint else None,
-    )
     gone: list[str] = []
     try:
-        client = boto3.client("s3", endpoint_url=endpoint or None, region_name=region, config=config)
+        client = _client(endpoint, region)
         for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
             for upload in page.get("Uploads", ()):
                 if upload["Key"].startswith(prefix):
@@ -37,3 +31,18 @@ def discard_uploads(bucket: str, endpoint: str, region: str | None, prefix: str)
     except (BotoCoreError, ClientError, ValueError) as error:
         log.debug("unfinished uploads below s3://%s/%s were not looked for: %s", bucket, prefix, error)
     return gone
+
+
+@lru_cache(maxsize=4)
+def _client(endpoint: str, region: str | None) -> Any:
+    """Kept: an epoch is asked for at a time, and a client costs more than the request."""
+    import boto3
+    from botocore.config import Config
+
+    config = Config(
+        connect_timeout=5,
+        read_timeout=30,
+        retries={"max_attempts": 2},
+        s3={"addressing_style": "path"} if endpoint else None,
+    )
+    return boto3.client("s3", endpoint_url=endpoint or None, region_name=region, config=config)
