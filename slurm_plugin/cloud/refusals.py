@@ -7,13 +7,18 @@ taken for want of capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import Protocol, TypeVar
 
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 
 LONGEST_TEXT = 500
 """Characters of a cloud's words that are kept: they end in a job's comment and in the ledger."""
+
+NO_ANSWER = "NoAnswer"
+"""Our own code for a call whose answer never came: it may have taken effect."""
+_TELLING = (RefusalKind.MISTAKE, RefusalKind.QUOTA, RefusalKind.TRY_LATER, RefusalKind.PRICE, RefusalKind.NO_CAPACITY)
 
 
 @dataclass(frozen=True, slots=True)
@@ -53,3 +58,23 @@ def shorten(text: str) -> str:
     """One line of at most ``LONGEST_TEXT`` characters."""
     line = " ".join(text.split())
     return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
+
+
+class Told(Protocol):
+    """A cloud's error."""
+
+    @property
+    def kind(self) -> RefusalKind:
+        """What it means."""
+        ...
+
+
+_Error = TypeVar("_Error", bound=Told)
+
+
+def most_telling(errors: Sequence[_Error]) -> _Error:
+    """Of several errors of one call the one that says best why machines did not come.
+
+    One that was put off comes before those that were refused: not all was tried.
+    """
+    return min(errors, key=lambda error: _TELLING.index(error.kind))

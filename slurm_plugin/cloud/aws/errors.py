@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import re
 
+from slurm_plugin.cloud import refusals
 from slurm_plugin.cloud.provider import RefusalKind, Refused
+from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
 from slurm_plugin.cloud.refusals import Codes
 
 THROTTLES = frozenset(
     {"RequestLimitExceeded", "Throttling", "ThrottlingException", "EC2ThrottledException", "RequestThrottled"}
 )
 UNKNOWN_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
-NO_ANSWER = "NoAnswer"
-"""Our own code for a call whose answer never came: it may have taken effect."""
 EMPTY = "EmptyFleet"
 """Our own code for an answer with neither instances nor errors."""
 
@@ -43,14 +43,6 @@ CODES = Codes.of(
     ],
     mistake=["AuthFailure", "IdempotentParameterMismatch", "InvalidAMIID.NotFound", "UnauthorizedOperation"],
 )
-_TELLING = (
-    RefusalKind.MISTAKE,
-    RefusalKind.QUOTA,
-    RefusalKind.TRY_LATER,
-    RefusalKind.PRICE,
-    RefusalKind.NO_CAPACITY,
-)
-"""Of a fleet's several errors the first of these is told. One that was put off comes before those that were refused: not all was tried."""
 
 
 class ApiError(Exception):
@@ -78,4 +70,4 @@ def most_telling(errors: list[ApiError]) -> ApiError:
     """The error that says best why a fleet did not come; an answer without any counts as no capacity."""
     if not errors:
         return ApiError(EMPTY, "the fleet call succeeded, with no instances and no errors in its answer")
-    return min(errors, key=lambda error: _TELLING.index(error.kind))
+    return refusals.most_telling(errors)

@@ -4,13 +4,12 @@ and "Resolve errors for resource quotas"."""
 from __future__ import annotations
 
 import re
-from collections.abc import Sequence
 
 from slurm_plugin.cloud.provider import RefusalKind, Refused
+from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
 from slurm_plugin.cloud.refusals import Codes
+from slurm_plugin.cloud.refusals import most_telling as most_telling
 
-NO_ANSWER = "NoAnswer"
-"""Our own code for a call whose answer never came: it may have taken effect."""
 CREATING = "Creating"
 """Our own code for a machine of which it is not decided yet whether it comes."""
 NAME_IN_USE = "NameInUse"
@@ -42,8 +41,6 @@ CODES = Codes.of(
     ],
     mistake=["AuthorizationFailed", "ImageNotFound", "InvalidParameter", "NotFound", "ResourceGroupNotFound"],
 )
-_TELLING = (RefusalKind.MISTAKE, RefusalKind.QUOTA, RefusalKind.TRY_LATER, RefusalKind.PRICE, RefusalKind.NO_CAPACITY)
-"""Of several errors the first of these is told."""
 
 
 class ApiError(Exception):
@@ -77,8 +74,3 @@ class ApiError(Exception):
         refused = CODES.refuse(launch_id, self.code, self.text, self.status)
         kind = self.kind
         return Refused(launch_id, kind, refused.code, refused.text, kind is RefusalKind.QUOTA and small)
-
-
-def most_telling(errors: Sequence[ApiError]) -> ApiError:
-    """The error that says best why machines did not come."""
-    return min(errors, key=lambda error: _TELLING.index(error.kind))

@@ -8,13 +8,13 @@ from __future__ import annotations
 import re
 from collections.abc import Sequence
 
+from slurm_plugin.cloud import refusals
 from slurm_plugin.cloud.provider import RefusalKind, Refused
+from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
 from slurm_plugin.cloud.refusals import Codes
 
 THROTTLES = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "concurrentLimitExceeded"})
 TAKEN = frozenset({"RESOURCE_ALREADY_EXISTS", "alreadyExists"})
-NO_ANSWER = "NoAnswer"
-"""Our own code for a call whose answer never came: it may have taken effect."""
 RUNNING = "OperationRunning"
 """Our own code for an operation that has not ended yet."""
 NAME_IN_USE = "NameInUse"
@@ -47,8 +47,6 @@ CODES = Codes.of(
     ],
     mistake=["RESOURCE_NOT_FOUND", "forbidden", "invalid", "notFound", "required", *TAKEN],
 )
-_TELLING = (RefusalKind.MISTAKE, RefusalKind.QUOTA, RefusalKind.TRY_LATER, RefusalKind.PRICE, RefusalKind.NO_CAPACITY)
-"""Of several errors the first of these is told."""
 
 
 class ApiError(Exception):
@@ -88,4 +86,4 @@ def most_telling(errors: Sequence[ApiError]) -> ApiError:
     """The error that says best why a machine did not come; none at all counts as no capacity."""
     if not errors:
         return ApiError(EMPTY, "the operation ended without an error, and the machine is not there")
-    return min(errors, key=lambda error: _TELLING.index(error.kind))
+    return refusals.most_telling(errors)
