@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import threading
 import time
+from collections import deque
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from typing import Any
@@ -51,6 +52,8 @@ class Claim:
         self._patience = patience or Patience()
         self._lock = threading.RLock()
         self._fenced: Fenced | None = None
+        self._written = deque([(entry.seq, encode_entry(entry, run))], maxlen=4096)
+        """Number and bytes of this claim's own entries, for ``check``."""
 
     def commit(self, manifest: ObjectRef, *, step: int | None, body: dict[str, Any] | None = None) -> Entry:
         """Make a checkpoint whose data and manifest are stored the newest of the run.
@@ -100,7 +103,11 @@ class Claim:
             return self._append(Kind.END, summary, {"exit_code": exit_code, "reason": reason, **(body or {})})
 
     def check(self) -> None:
-        """Raise ``Fenced`` if a newer epoch has claimed the run. Costs one read that finds nothing."""
+        """Raise ``Fenced`` if a newer epoch has claimed the run. Costs one read that finds nothing, and one of the entry before the newest.
+
+        Entries of this claim that the store has lost since (a server that came back with older data) are put back: a log with a hole
+        lets no later attempt in.
+        """
         with self._lock:
             if self._fenced is not None:
                 raise self._fenced
@@ -109,8 +116,37 @@ class Claim:
                 try:
                     data = self.store.get(paths.log_key(self.run, seq))
                 except ObjectMissing:
-                    return
+                    break
                 self._take_in(data, seq)
+            self._put_back()
+
+    def _put_back(self) -> None:
+        lost = []
+        for seq, mine in reversed(self._written):
+            if seq == self.entry.seq:
+                continue  # nothing that matters stands on it yet
+            try:
+                found = self.store.get(paths.log_key(self.run, seq))
+            except ObjectMissing:
+                lost.append((seq, mine))
+                continue
+            if found != mine:
+                self._look_at(found, seq)
+            break
+        # Upwards: a claim that was made on the older data then stands in the way of the first, and fences this one.
+        for seq, mine in reversed(lost):
+            other = decided_put(self.store, paths.log_key(self.run, seq), mine, self._patience)
+            if other is not None:
+                self._take_in(other, seq)
+
+    def _look_at(self, data: bytes, seq: int) -> None:
+        """What stands in the place of one of our own entries: a newer claim on older data fences this one, damage says nothing."""
+        try:
+            newer = decode_entry(data, paths.log_key(self.run, seq), seq, self.run).epoch > self.epoch
+        except Damaged:
+            return
+        if newer:
+            self._take_in(data, seq)
 
     def _same(self, _seq: int, _when: float) -> Summary:
         return self.entry.summary
@@ -125,8 +161,10 @@ class Claim:
                 raise SpotburstError(f"{self.store.uri}/{self.run}: this attempt has ended; no {kind.value} can follow")
             seq, when = self.entry.seq + 1, self._clock()
             entry = Entry(seq, kind, self.epoch, self.writer, when, summary(seq, when), body)
-            found = decided_put(self.store, paths.log_key(self.run, seq), encode_entry(entry, self.run), self._patience)
+            data = encode_entry(entry, self.run)
+            found = decided_put(self.store, paths.log_key(self.run, seq), data, self._patience)
             if found is None:
+                self._written.append((seq, data))
                 self._adopt(entry)
                 return entry
             self._take_in(found, seq)

@@ -54,13 +54,20 @@ def unseal(data: bytes, type_name: str, where: str) -> dict[str, Any]:
 def parse_json(data: bytes, where: str) -> Any:
     """JSON in ``data``, NaN and infinities refused. Raises ``Damaged``."""
     try:
-        return json.loads(data, parse_constant=_no_constant)
+        return json.loads(data, parse_constant=_no_constant, parse_float=_finite)
     except (ValueError, RecursionError) as error:
         raise Damaged(f"{where}: damaged: not JSON ({error})") from None
 
 
 def _no_constant(name: str) -> NoReturn:
     raise ValueError(f"{name} is not a number")
+
+
+def _finite(text: str) -> float:
+    value = float(text)
+    if value - value != 0.0:
+        _no_constant(text)  # too large: it would be read as an infinity
+    return value
 
 
 def _refuse_newer(data: bytes, where: str) -> None:

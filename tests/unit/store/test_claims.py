@@ -258,3 +258,44 @@ def test_runs_of_a_job_are_found_by_any_name(store: MemoryStore) -> None:
 def test_reading_what_is_not_there(log: RunLog) -> None:
     with pytest.raises(ObjectMissing):
         log.read(0)
+
+
+def older(store: MemoryStore, upto: int) -> None:
+    """The server has lost power, and comes back without the entries from ``upto`` on."""
+    store.delete([info.key for info in list(store.list(paths.log_prefix(RUN))) if int(info.key[-13:-5]) >= upto])
+
+
+@pytest.mark.parametrize("left", [0, 1, 2, 4])
+def test_a_server_that_comes_back_with_older_data_shuts_no_later_attempt_out(
+    log: RunLog, store: MemoryStore, left: int
+) -> None:
+    claim = log.claim(writer())
+    for step in range(4):
+        claim.commit(manifest(claim, step), step=step)
+    whole = log.entries()
+    older(store, left)
+    claim.commit(manifest(claim, 4), step=4)
+    claim.check()
+    assert log.entries()[:-1] == whole
+    assert log.claim(writer(1)).entry.summary.commits == claim.entry.summary.commits
+
+
+def test_a_claim_made_on_older_data_fences_the_one_whose_entries_were_lost(log: RunLog, store: MemoryStore) -> None:
+    claim = log.claim(writer())
+    for step in range(4):
+        claim.commit(manifest(claim, step), step=step)
+    older(store, 2)
+    new = log.claim(writer(1))
+    for _ in range(2):
+        with pytest.raises(Fenced):
+            claim.check()
+    assert new.commit(manifest(new), step=9).seq == 3
+
+
+def test_damage_to_an_old_entry_fences_nobody(log: RunLog, store: MemoryStore) -> None:
+    claim = log.claim(writer())
+    claim.commit(manifest(claim), step=1)
+    claim.commit(manifest(claim, 1), step=2)
+    store.put(paths.log_key(RUN, 1), b"junk")
+    claim.check()
+    claim.commit(manifest(claim, 2), step=3)

@@ -104,6 +104,10 @@ def test_anything_in_any_place(kind: str, data: st.DataObject) -> None:
         assert decode_entry(encode_entry(value), "x") == value
 
 
+def test_a_number_that_is_too_large_is_no_infinity() -> None:
+    assert read("entry", with_text(SAMPLES["entry"], ("body", "step"), "1e999")) is None
+
+
 @every_kind
 def test_any_depth_in_any_place(kind: str) -> None:
     sample = SAMPLES[kind]
