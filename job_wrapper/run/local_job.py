@@ -18,11 +18,21 @@ def local_job_id(pid: int) -> str:
 def local_job_alive(job_id: str) -> bool:
     """Whether that process still runs. One of another host, or a Slurm job, can't be seen from here: then the newer start wins."""
     match = re.fullmatch(rf"{LOCAL}-(\d+)-(\d+)-.*", job_id)
-    return match is not None and job_id == local_job_id(int(match[1]))
+    return match is not None and job_id == local_job_id(int(match[1])) and not _is_dead(int(match[1]))
 
 
 def _start_time(pid: int) -> str:
+    return (*_fields(pid), *["0"] * 20)[19]
+
+
+def _is_dead(pid: int) -> bool:
+    """Nobody has asked for its exit code yet, and in a container without an init nobody ever may."""
+    return _fields(pid)[:1] in (["Z"], ["X"])
+
+
+def _fields(pid: int) -> list[str]:
+    """Those of /proc/PID/stat from the state on."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[19]
-    except (OSError, IndexError):
-        return "0"
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+    except OSError:
+        return []

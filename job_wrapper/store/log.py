@@ -205,9 +205,12 @@ class RunLog:
                 if entry is not None and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
                     held = held or refusal(entry, writer)
             if held is None and last.kind is not Kind.END and alive(last.writer.job_id):
-                held = (
-                    f"it is held by job {last.writer.job_id} on {last.writer.host} (epoch {last.epoch}), which Slurm still shows. "
-                    f"Wait for that job or cancel it (scancel {last.writer.job_id}), or give this program a --name of its own"
+                holder = f"it is held by job {last.writer.job_id} on {last.writer.host} (epoch {last.epoch}), which "
+                held = holder + (
+                    "still runs there. Wait for it or end it, or give this program a --name of its own"
+                    if last.writer.job_id.startswith("local-")
+                    else f"Slurm still shows. Wait for that job or cancel it (scancel {last.writer.job_id}), or give this program a "
+                    "--name of its own"
                 )
         if held is not None:
             raise RunHeld(f"{where}: {held}")

@@ -6,6 +6,7 @@ import argparse
 import json
 import os
 import socket
+import subprocess
 from pathlib import Path
 
 import pytest
@@ -212,6 +213,15 @@ def test_local_process_is_known_by_its_start() -> None:
     assert not local_job_alive(mine.replace(f"-{start}-", f"-{int(start) + 1}-"))
     assert not local_job_alive(mine.replace(f"-{pid}-", "-4194304-"))
     assert not local_job_alive("123_4")
+
+
+def test_a_dead_process_that_nobody_has_waited_for_holds_no_run() -> None:
+    with subprocess.Popen(["/bin/sleep", "600"]) as process:
+        job_id = local_job_id(process.pid)
+        assert local_job_alive(job_id)
+        process.kill()
+        os.waitid(os.P_PID, process.pid, os.WEXITED | os.WNOWAIT)
+        assert not local_job_alive(job_id)
 
 
 def test_out_of_memory_counters(tmp_path: Path) -> None:
