@@ -203,6 +203,8 @@ class Launch:
     offerings: tuple[str, ...]
     launch_id: str | None = None
     gang: str | None = None
+    passed: tuple[str, ...] = ()
+    """Each offering that was passed over, and why, in words."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -38,9 +38,9 @@ class Ledger(OfferingsLedger):
     # --- intents ------------------------------------------------------------------------------------------------------
 
     def open_intent(
-        self, node: str, nodeset: str, provider: str, offering_id: str, launch_id: str | None = None
+        self, node: str, nodeset: str, provider: str, offering_id: str, launch_id: str | None = None, *, job: int = 0
     ) -> Intent:
-        """Before the cloud is asked. ``launch_id``: one of a batch (cloud/launch_ids.py); None: one of its own."""
+        """Before the cloud is asked. ``launch_id``: one of a batch (cloud/launch_ids.py); None: one of its own. ``job``: whom it is for."""
         intent = Intent(
             launch_id or str(uuid.uuid4()),
             node,
@@ -53,14 +53,14 @@ class Ledger(OfferingsLedger):
         )
         with self.batch():
             self._put(intent)
-            self.event("launch", f"asking {offering_id}", node=node, launch_id=intent.launch_id)
+            self.event("launch", f"asking {offering_id}", node=node, job=job, launch_id=intent.launch_id)
         return intent
 
     def asked_again(self, launch_id: str) -> None:
         """Before the same call is repeated."""
         self._do("UPDATE intents SET tried=?, tries=tries+1 WHERE launch_id=?", self._clock(), launch_id)
 
-    def launched(self, launch_id: str, instance_id: str) -> None:
+    def launched(self, launch_id: str, instance_id: str, *, job: int = 0) -> None:
         """The cloud accepted."""
         with self.batch():
             changed = self._do(
@@ -74,13 +74,16 @@ class Ledger(OfferingsLedger):
                     "launched",
                     f"{instance_id} of {offering_id}",
                     node=node,
+                    job=job,
                     launch_id=launch_id,
                     instance_id=instance_id,
                 )
                 if changed:
                     self._offering(offering_id, lambda state: launched(state, self._clock()))
 
-    def refused(self, launch_id: str, kind: RefusalKind, code: str, text: str, *, permanent: bool = False) -> None:
+    def refused(
+        self, launch_id: str, kind: RefusalKind, code: str, text: str, *, permanent: bool = False, job: int = 0
+    ) -> None:
         """The cloud refused: the intent is closed and its offering cools; after TRY_LATER it waits to be asked again."""
         now = self._clock()
         with self.batch():
@@ -97,7 +100,12 @@ class Ledger(OfferingsLedger):
                     )
                     self._offering(offering_id, partial(refused, kind=kind, text=why, now=now, permanent=permanent))
                 self.event(
-                    "refused", f"{offering_id}: {code}: {text}", node=node, launch_id=launch_id, refusal=kind.value
+                    "refused",
+                    f"{offering_id}: {code}: {text}",
+                    node=node,
+                    job=job,
+                    launch_id=launch_id,
+                    refusal=kind.value,
                 )
 
     def adopt(

@@ -18,6 +18,7 @@ _GROUPS = {
     "attempts": "slurm_plugin.cli.attempts",
     "checkpoints": "slurm_plugin.cli.checkpoints",
     "nodes": "slurm_plugin.cli.nodes",
+    "offerings": "slurm_plugin.cli.offerings",
     "check": "slurm_plugin.cli.check",
     "store": "slurm_plugin.cli.store",
     "render": "slurm_plugin.cli.render",

@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+import time
 from dataclasses import asdict, replace
 from typing import Any
 
 from job_wrapper.store import RunLog
 from slurm_plugin.cli import output
+from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
     ClusterOption,
     ConfigOption,
@@ -39,7 +41,7 @@ _HEADINGS = (
         "ENDED",
         "LOST STEPS",
     ),
-    *("TO COMMIT", "TO REQUEUE", "TO RUNNING"),
+    *("TO COMMIT", "TO REQUEUE", "TO RUNNING", "COST", "ON DEMAND"),
 )
 
 _ENDS = {"running": None, "lost": "without a word", "finished": "exit 0"}
@@ -57,7 +59,7 @@ def command(
     """Show each attempt of a job and why it ended.
 
     TO COMMIT, TO REQUEUE and TO RUNNING count from the notice that ended the attempt: to its last commit, to its requeue, and to the
-    next attempt's program going on.
+    next attempt's program going on. COST and ON DEMAND are of one machine: what it cost, and what an on-demand one would have.
     """
     known = settings(config)
     where = place(known, uri, endpoint_url, cluster)
@@ -68,15 +70,25 @@ def command(
         (one, gap(one, after) if after else None, lost_steps(one, after))
         for one, after in zip(made, [*made[1:], None], strict=True)
     ]
+    paid, currency = costs(known, made, time.time())
     if json:
         output.as_json(
             [
-                asdict(one) | {"state": _state(one, shown), "lost_steps": lost} | _seconds(one, between)
-                for one, between, lost in followed
+                asdict(one)
+                | {"state": _state(one, shown), "lost_steps": lost, "cost": asdict(price) | {"currency": currency}}
+                | _seconds(one, between)
+                for (one, between, lost), price in zip(followed, paid, strict=True)
             ]
         )
         return
-    output.table(_HEADINGS, (_row(one, between, lost, shown) for one, between, lost in followed))
+    money = [[output.money(price.paid, currency), output.money(price.on_demand, currency)] for price in paid]
+    output.table(
+        _HEADINGS,
+        (
+            [*_row(one, between, lost, shown), *prices]
+            for (one, between, lost), prices in zip(followed, money, strict=True)
+        ),
+    )
 
 
 def _row(one: Attempt, between: Gap | None, lost: int | None, shown: Job | None) -> list[Any]:

@@ -3,11 +3,15 @@
 from __future__ import annotations
 
 import time
+from dataclasses import asdict
 
 from job_wrapper.errors import UsageError
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
+from slurm_plugin.cli.considered import considered_for
+from slurm_plugin.cli.memory import costs
+from slurm_plugin.cli.offerings import Row, price_text
 from slurm_plugin.cli.source import (
     ClusterOption,
     ConfigOption,
@@ -22,6 +26,7 @@ from slurm_plugin.cli.source import (
     settings,
     slurm_job,
 )
+from slurm_plugin.prices import Cost, total
 from slurm_plugin.timeline import attempts
 
 
@@ -52,6 +57,9 @@ def command(
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
     told = sorted([*story.timeline(entries), *decisions(known, job, shown)])
     next_words = story.outlook(shown, slurm_error, entries, run)
+    paid, currency = costs(known, made, time.time())
+    whole = total(paid)
+    considered = considered_for(known, shown) if known is not None else []
     if json:
         output.as_json(
             {
@@ -71,6 +79,8 @@ def command(
                 else {"entry": newest.seq, "epoch": newest.epoch, "step": newest.step, "time": newest.time},
                 "timeline": [{"time": when, "text": text} for when, text in told],
                 "next": next_words,
+                "cost": asdict(whole) | {"currency": currency},
+                "offerings": considered,
             }
         )
         return
@@ -91,12 +101,30 @@ def command(
             ("Offering", last.offering if last else None),
             ("Checkpoint", _checkpoint(newest.step, newest.seq, newest.time) if newest else "none yet"),
             ("Next", next_words),
+            ("Cost", _cost(whole, currency)),
             ("Comment", shown.comment if shown else None),
         ]
     )
     if told:
         output.console().print()
+    output.lines("Offerings, in the order in which they are asked now", map(_offering, considered))
     output.lines("Timeline", (f"{output.moment(when, tenths=True)}  {text}" for when, text in told))
+
+
+def _cost(whole: Cost, currency: str) -> str | None:
+    if not whole.hours or (whole.paid is None and whole.on_demand is None):
+        return None
+    paid = output.money(whole.paid, currency) or "unknown"
+    usual = output.money(whole.on_demand, currency) or "unknown"
+    return f"{paid} a machine so far; on-demand: {usual}"
+
+
+def _offering(row: Row) -> str:
+    price = f", {price_text(row)}" if row.price is not None else ""
+    if row.place is not None:
+        return f"{row.place}. {row.offering}{price}" + (f": asked late, {row.why}" if row.why else "")
+    again = f", again at {output.moment(row.until)}" if row.until else ""
+    return f"-  {row.offering}{price}: {row.state}{again}: {row.why}"
 
 
 def _checkpoint(step: int | None, seq: int, when: float) -> str:

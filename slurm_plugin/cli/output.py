@@ -129,6 +129,13 @@ def duration(seconds: float | None) -> str | None:
     return f"{whole} s"
 
 
+def money(amount: float | None, currency: str) -> str | None:
+    """``1.23 USD``; small sums with more digits."""
+    if amount is None:
+        return None
+    return f"{amount:.2f} {currency}" if amount >= 0.1 else f"{amount:.2g} {currency}"
+
+
 def size(count: int | None) -> str | None:
     """Bytes in powers of 1024, three digits: ``512 B``, ``1.21 GiB``."""
     if count is None:

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import sqlite3
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Annotated
@@ -18,6 +19,7 @@ from job_wrapper.store import RunLog, find_runs, open_store, run_path
 from job_wrapper.store.io_types import ObjectStore
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
+from slurm_plugin.ledger_records import Event
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.connect import connect
@@ -54,6 +56,11 @@ def settings(path: Path | None, *, needed: bool = False) -> Config | None:
     except ConfigError:
         return None
     return load_config(found) if os.access(found, os.R_OK) else None
+
+
+def needed_settings(path: Path | None) -> Config:
+    """burst.yaml, for a command that can do nothing without it. Raises ``ConfigError``."""
+    return load_config(path or find_config())
 
 
 @dataclass(frozen=True, slots=True)
@@ -139,6 +146,16 @@ def _existing(where: Place, job: str, name: str | None) -> str:
     return run
 
 
+def _together(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
+    """What was said of many nodes at once, once."""
+    counts: dict[tuple[str, int], tuple[float, int]] = {}
+    for event in events:
+        first, count = counts.get((event.text, int(event.time // 10)), (event.time, 0))
+        counts[event.text, int(event.time // 10)] = first, count + 1
+    for (text, _), (first, count) in counts.items():
+        yield first, f"manager: {text}" + (f" ({count} times)" if count > 1 else "")
+
+
 def decisions(config: Config | None, job: str, shown: Job | None) -> list[tuple[float, str]]:
     """What the manager noted about the job, where this user may read its ledger: (Unix seconds, words)."""
     number = shown.job_id if shown is not None else int(job) if job.isdigit() else None
@@ -151,7 +168,7 @@ def decisions(config: Config | None, job: str, shown: Job | None) -> list[tuple[
     except (ConfigError, OSError):
         return []
     try:
-        return [(event.time, f"manager: {event.text}") for event in ledger.events(job=number)]
+        return list(_together(ledger.events(job=number)))
     except sqlite3.Error:
         return []
     finally:

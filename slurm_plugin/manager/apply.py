@@ -116,7 +116,7 @@ class Applier:
         self._nodes(_of(actions, Drain), "drain", lambda a: a.reason)
         self._power_ups(_of(actions, PowerUp), view)
         self._terminate(_of(actions, Terminate))
-        self._launch(_of(actions, Launch), jobs_on)
+        self._launch(_of(actions, Launch), view, jobs_on)
         downs = _of(actions, PowerDown)
         self._nodes([a for a in downs if not a.force], "power_down")
         self._nodes([a for a in downs if a.force], "power_down_force")
@@ -251,12 +251,14 @@ class Applier:
 
             self._try(work, group[0])
 
-    def _launch(self, actions: list[Launch], jobs_on: dict[str, list[Job]]) -> None:
+    def _launch(self, actions: list[Launch], view: View, jobs_on: dict[str, list[Job]]) -> None:
         if not actions:
             return
+        whose = {r.node: r.job_id for r in view.replacements}
+        whose |= {a.node: jobs_on[a.node][0].job_id for a in actions if jobs_on.get(a.node)}
 
         def work() -> None:
-            for action, refusal in self.launcher.launch(actions, self.clock):
+            for action, refusal in self.launcher.launch(actions, self.clock, whose):
                 for job in jobs_on.get(action.node, ()):
                     text = f"{action.node} can't be made ({refusal.kind.value}): {refusal.code}: {refusal.text}"
                     self._try(partial(self._tell, job, text), action)

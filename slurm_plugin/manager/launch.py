@@ -16,6 +16,7 @@ from slurm_plugin.reconcile.view import Policy
 
 NodeConfigOf = Callable[[str, str, str], Mapping[str, Any]]
 """(nodeset, node, offering id) to what the node finds as node.json."""
+NOBODY: Mapping[str, int] = {}
 _Wanted = tuple[Launch, tuple[str, ...]]
 """What to make, and the offerings that may still be asked for it."""
 _Asked = tuple[Launch, tuple[str, ...], LaunchRequest]
@@ -29,9 +30,20 @@ class Launcher:
         self, policy: Policy, lanes: Mapping[str, Lane], ledger: Ledger, node_config: NodeConfigOf, once: Once
     ) -> None:
         self.policy, self.lanes, self.ledger, self.node_config, self.once = policy, lanes, ledger, node_config, once
+        self._jobs = NOBODY
 
-    def launch(self, actions: Sequence[Launch], now: Callable[[], float]) -> list[tuple[Launch, Refused]]:
-        """All of them, each through its offerings in turn. Returns what nobody may wait for: quota and mistakes, per node."""
+    def launch(
+        self, actions: Sequence[Launch], now: Callable[[], float], jobs: Mapping[str, int] = NOBODY
+    ) -> list[tuple[Launch, Refused]]:
+        """All of them, each through its offerings in turn. Returns what nobody may wait for: quota and mistakes, per node.
+
+        ``jobs``: by node, whom it is for: what was asked and why not something else is told in that job's story.
+        """
+        self._jobs = jobs
+        with self.ledger.batch():
+            for action in actions:
+                for text in action.passed if action.node in jobs else ():
+                    self.ledger.event("passed", text, node=action.node, job=jobs[action.node])
         said: list[tuple[Launch, Refused]] = []
         left: list[_Wanted] = [(action, action.offerings) for action in actions]
         while left:
@@ -72,7 +84,9 @@ class Launcher:
                 # What is asked for together is one batch, so that a cloud can make it in one call; a gang is never cut.
                 for piece in [wanted] if gang else launch_ids.chunks(wanted):
                     for launch_id, (action, rest) in zip(launch_ids.batch(len(piece)), piece, strict=True):
-                        self.ledger.open_intent(action.node, nodeset, provider, offering_id, launch_id)
+                        self.ledger.open_intent(
+                            action.node, nodeset, provider, offering_id, launch_id, job=self._jobs.get(action.node, 0)
+                        )
                         request = self._request(action, offering_id, launch_id)
                         rounds.setdefault(provider, []).append((action, rest, request))
         return rounds
@@ -107,13 +121,14 @@ class Launcher:
         answers = [by_id.get(request.launch_id) for request in requests]
         with self.ledger.batch():
             for request, answer in zip(requests, answers, strict=True):
+                job = self._jobs.get(request.node, 0)
                 keys = {"node": request.node, "launch_id": request.launch_id, "offering": request.offering.id}
                 if isinstance(answer, Launched):
-                    self.ledger.launched(answer.launch_id, answer.instance_id)
+                    self.ledger.launched(answer.launch_id, answer.instance_id, job=job)
                     log.info("launched", instance=answer.instance_id, **keys)
                 elif isinstance(answer, Refused):
                     self.ledger.refused(
-                        answer.launch_id, answer.kind, answer.code, answer.text, permanent=answer.permanent
+                        answer.launch_id, answer.kind, answer.code, answer.text, permanent=answer.permanent, job=job
                     )
                     log.warning("refused", kind=answer.kind.value, code=answer.code, text=answer.text, **keys)
         return answers

@@ -263,7 +263,8 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     waiting = (*index.jobs_on.get(name, ()), *comes_back)
     offers = index.offers.of(nodeset, waiting[0] if waiting else None)
     if offers.ready:
-        yield Launch(name, nodeset, offers.ready, None, _gang(index, name))
+        passed = tuple(f"{c.offering_id} passed over, {c.kind.value}: {c.why}" for c in offers.passed)
+        yield Launch(name, nodeset, offers.ready, None, _gang(index, name), passed)
         return
     if all(p in view.silent_providers for p in view.policy.nodesets[nodeset].providers):
         return

@@ -78,7 +78,7 @@ def test_what_no_waiting_helps_is_said_at_once_and_not_asked_again_until_it_is_c
     m.run(3)
     assert "can't be made" in m.world.slurm.job[job].record.comment
     assert "Code: words" in m.world.slurm.job[job].record.comment
-    m.run(4000)
+    m.run(2000)
     assert m.world.cloud.calls == 1
     m.ledger.clear_offering("sim/r/a/t/spot")
     until(m, has(m, job, "COMPLETED"), 400)
@@ -97,12 +97,12 @@ def test_on_demand_is_bought_only_after_the_wait(make: Make) -> None:
 
 
 def test_a_job_that_finds_no_capacity_for_the_whole_timeout_is_cancelled_and_told_why(make: Make) -> None:
-    m = make(rules=Rules(queue_timeout=4000.0))
+    m = make(rules=Rules(queue_timeout=1500.0))
     m.world.cloud.refusals = [RefusalKind.NO_CAPACITY] * 10_000
     began = m.world.clock()
     job = m.world.slurm.submit(20)
-    until(m, has(m, job, "CANCELLED"), 8000)
-    assert m.world.clock() - began >= 4000
+    until(m, has(m, job, "CANCELLED"), 4000)
+    assert m.world.clock() - began >= 1500
     assert "CapacityUnavailable: no capacity for" in m.world.slurm.job[job].record.comment
     assert any(e.kind == "cancelled" for e in m.ledger.events(job=job))
 
@@ -116,3 +116,18 @@ def test_a_job_that_runs_waits_no_longer(make: Make) -> None:
     m.run(2)
     assert (f"job:{job}", WAITING) not in m.ledger.counters()
     until(m, has(m, job, "COMPLETED"), 2500)
+
+
+def test_a_jobs_story_names_every_offering_and_why_it_was_taken_or_not(make: Make) -> None:
+    m = make((Market.SPOT, Market.SPOT, Market.ON_DEMAND), Rules(on_demand_after_failures=2))
+    m.world.cloud.refusals = [RefusalKind.NO_CAPACITY]
+    job = m.world.slurm.submit(20)
+    until(m, has(m, job, "RUNNING"), 60)
+    story = [e.text for e in m.ledger.events(job=job)]
+    assert story == [
+        "sim/r/c/t/on-demand passed over, excluded: on-demand only after 2 starts that came to nothing",
+        "asking sim/r/a/t/spot",
+        "sim/r/a/t/spot: Code: words",
+        "asking sim/r/b/t/spot",
+        "i-0000 of sim/r/b/t/spot",
+    ]

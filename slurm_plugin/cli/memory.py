@@ -1,0 +1,89 @@
+"""What the manager remembers of offerings, as far as this user may read it."""
+
+from __future__ import annotations
+
+import contextlib
+import sqlite3
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+
+from slurm_plugin.config import Config
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.ledger import Ledger
+from slurm_plugin.ledger_records import WAITING
+from slurm_plugin.placement import Experience, OfferingState
+from slurm_plugin.prices import Cost, PriceTable, cost, load_prices
+from slurm_plugin.timeline import Attempt
+
+
+@dataclass(frozen=True, slots=True)
+class Remembered:
+    """``missing``: why the ledger could not be read, "" if it was. ``waits``: by job id, since when it finds no capacity (Unix seconds)."""
+
+    states: Mapping[str, OfferingState] = field(default_factory=dict)
+    seen: Mapping[str, Experience] = field(default_factory=dict)
+    live: Mapping[str, float] = field(default_factory=dict)
+    waits: Mapping[int, float] = field(default_factory=dict)
+    table: PriceTable | None = None
+    missing: str = ""
+
+    @property
+    def currency(self) -> str:
+        """Of all prices. Clouds tell spot prices in US dollars."""
+        return self.table.currency if self.table else "USD"
+
+
+def remembered(config: Config) -> Remembered:
+    """Never raises: what can't be read is told in ``missing``."""
+    table, fault = _table(config)
+    try:
+        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
+    except (ConfigError, OSError) as error:
+        return Remembered(table=table, missing=f"nothing is known of what happened to offerings: {error}")
+    try:
+        waits = {
+            int(name.removeprefix("job:")): counter.last
+            for (name, kind), counter in ledger.counters().items()
+            if kind == WAITING
+        }
+        return Remembered(ledger.offerings(), ledger.experience(), ledger.live_prices(), waits, table, fault)
+    except sqlite3.Error as error:
+        return Remembered(table=table, missing=f"the ledger can't be read: {error}")
+    finally:
+        ledger.close()
+
+
+def costs(config: Config | None, made: Sequence[Attempt], now: float) -> tuple[list[Cost], str]:
+    """Of each attempt, one machine, by the prices that held when it started; and their currency. What is not known is None in it."""
+    if config is None:
+        return [cost(_hours(one, now), "", None, {}) for one in made], ""
+    table, _ = _table(config)
+    ledger: Ledger | None = None
+    with contextlib.suppress(ConfigError, OSError):
+        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
+    try:
+        found = [
+            cost(_hours(one, now), one.offering, table, ledger.live_prices(one.started) if ledger else {})
+            for one in made
+        ]
+    except sqlite3.Error:
+        found = [cost(_hours(one, now), one.offering, table, {}) for one in made]
+    finally:
+        if ledger is not None:
+            ledger.close()
+    return found, table.currency if table else "USD"
+
+
+def _table(config: Config) -> tuple[PriceTable | None, str]:
+    try:
+        return load_prices(config.prices) if config.prices else None, ""
+    except ConfigError as error:
+        return None, str(error)
+
+
+def _hours(one: Attempt, now: float) -> float:
+    """From its start to its end. One that vanished is known to have lived until its last commit."""
+    end = one.ended
+    if end is None:
+        end = now if one.why == "running" else (one.last_commit or one.claimed)
+    return max(0.0, end - one.started) / 3600.0
