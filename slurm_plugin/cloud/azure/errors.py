@@ -14,7 +14,6 @@ CREATING = "Creating"
 """Our own code for a machine of which it is not decided yet whether it comes."""
 NAME_IN_USE = "NameInUse"
 """Our own code for a node whose name an earlier machine still has."""
-GANG = "GangIncomplete"
 
 CODES = Codes.of(
     no_capacity=[

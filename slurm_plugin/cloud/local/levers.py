@@ -48,16 +48,6 @@ class Levers(ABC):
         """Recommend moving away (AWS): no deadline, no promise."""
         return self._instance(self.yard.steer(self.find(target), lambda c: {**c, "rebalance": {"noticed": now()}}))
 
-    def set_metadata(self, target: str, **values: Any) -> Instance:
-        """Set ``lifecycle``, ``maintenance`` (AWS), ``maintenance_event`` (GCP) as the metadata service tells them."""
-        return self._instance(self.yard.steer(self.find(target), lambda c: {**c, **values}))
-
-    def expire_tokens(self, target: str) -> Instance:
-        """Make all metadata tokens given out so far invalid (AWS)."""
-        return self._instance(
-            self.yard.steer(self.find(target), lambda c: {**c, "tokens": int(c.get("tokens", 0)) + 1})
-        )
-
     def vanish(self, target: str) -> Instance:
         """Gone at once, without a notice, as when its host fails. Returns when nothing of it runs any more."""
         machine = self.find(target)
