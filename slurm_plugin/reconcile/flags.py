@@ -20,6 +20,7 @@ from __future__ import annotations
 import re
 from datetime import datetime, timezone
 from enum import Enum
+from functools import lru_cache
 
 from slurm_plugin.actions import OURS
 from slurm_plugin.slurm.records import Node
@@ -50,17 +51,21 @@ class Phase(Enum):
 
 def phase(node: Node | None) -> Phase:
     """See the table above."""
-    if node is None:
-        return Phase.ABSENT
-    if node.has("FUTURE", "UNKNOWN"):
+    return Phase.ABSENT if node is None else _phase(node.states)
+
+
+@lru_cache(maxsize=4096)
+def _phase(states: frozenset[str]) -> Phase:
+    # A few sets of flags stand for thousands of nodes, each looked at several times in a pass.
+    if not states.isdisjoint(("FUTURE", "UNKNOWN")):
         return Phase.UNCLEAR
-    if node.has("POWERING_DOWN"):
+    if "POWERING_DOWN" in states:
         return Phase.GOING_OFF
-    if node.has("POWERING_UP"):
+    if "POWERING_UP" in states:
         return Phase.COMING_UP
-    if node.has("POWER_UP"):
+    if "POWER_UP" in states:
         return Phase.ASKED_UP
-    if node.has("POWERED_DOWN"):
+    if "POWERED_DOWN" in states:
         return Phase.OFF
     return Phase.UP
 

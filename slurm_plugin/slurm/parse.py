@@ -97,6 +97,8 @@ def _errors(errors: Any) -> str:
 
 def number(value: Any, unset: int = 0) -> int:
     """A number in any version's shape; ``unset`` for null, infinite and not set. Raises ``ValueError`` for anything else."""
+    if type(value) is int:  # 22.05's shape; there are hundreds of thousands of them in a large cluster's answer
+        return unset if value in _UNSET else value
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite", False):
             return unset
@@ -126,6 +128,17 @@ def text_of(value: Any) -> str:
 
 def flags(*values: Any) -> frozenset[str]:
     """States as a set of capitals, from strings (``"IDLE+CLOUD"`` too) and lists. Raises ``ValueError`` for anything else."""
+    if len(values) == 1 and type(values[0]) is str:
+        return _flags_of(values[0])
+    return _flags(values)
+
+
+@lru_cache(maxsize=4096)
+def _flags_of(value: str) -> frozenset[str]:
+    return _flags((value,))
+
+
+def _flags(values: tuple[Any, ...]) -> frozenset[str]:
     found: set[str] = set()
     for value in values:
         if value is None:
@@ -153,8 +166,15 @@ def hosts(value: Any) -> tuple[str, ...]:
     return tuple(name for item in value or () for name in _expand(str(item)))
 
 
+_ONE_NAME = re.compile(r"[A-Za-z][A-Za-z0-9_.-]*")
+
+
+def _expand(value: str) -> tuple[str, ...]:
+    return (value,) if _ONE_NAME.fullmatch(value) else _expand_list(value)
+
+
 # Thousands of jobs name the same few hostlists, at each pass of the manager.
-_expand = lru_cache(maxsize=4096)(expand)
+_expand_list = lru_cache(maxsize=4096)(expand)
 
 
 def gpus(tres: Any) -> int:

@@ -8,7 +8,7 @@ from __future__ import annotations
 import sys
 from itertools import chain
 
-from tests.bench import bench_checkpoint, bench_memory, bench_notice, bench_server, bench_store, bench_wrapper
+from tests.bench import bench_checkpoint, bench_manager, bench_memory, bench_notice, bench_server, bench_store, bench_wrapper
 
 
 def main() -> None:
@@ -21,6 +21,7 @@ def main() -> None:
         bench_memory.lines(folder=folder),
         bench_wrapper.lines(),
         bench_notice.lines(),
+        bench_manager.lines(),
     ):
         print(line, flush=True)
 
