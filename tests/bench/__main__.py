@@ -8,7 +8,15 @@ from __future__ import annotations
 import sys
 from itertools import chain
 
-from tests.bench import bench_checkpoint, bench_manager, bench_memory, bench_notice, bench_server, bench_store, bench_wrapper
+from tests.bench import (
+    bench_checkpoint,
+    bench_manager,
+    bench_memory,
+    bench_notice,
+    bench_server,
+    bench_store,
+    bench_wrapper,
+)
 
 
 def main() -> None:
