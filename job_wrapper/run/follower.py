@@ -6,7 +6,8 @@ import time
 from typing import Any
 
 from job_wrapper.errors import Damaged, ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
-from job_wrapper.run.attempt import Attempt, restored_key
+from job_wrapper.run.attempt import Attempt
+from job_wrapper.run.beginning import restored_key
 from job_wrapper.run.counters import counters_of
 from job_wrapper.store.codec import unseal
 from job_wrapper.store.io_types import CommitRef, Entry, Kind

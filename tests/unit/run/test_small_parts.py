@@ -7,14 +7,18 @@ import json
 import os
 import socket
 import subprocess
+from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
-from job_wrapper.errors import MaxAttempts, NoProgress, StoreError, UsageError
+from job_wrapper.errors import MaxAttempts, NoProgress, StoreError, StoreRefused, UsageError
 from job_wrapper.node_config import NodeConfig, load_node_config
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.bounds import Bounds, check_bounds
+from job_wrapper.run.counters import Counters
+from job_wrapper.run.events import Save
 from job_wrapper.run.identity import BATCH_STEP, identify
 from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
@@ -23,6 +27,7 @@ from job_wrapper.run.rules import Rules, Verdict, judge_signal
 from job_wrapper.run.server import remove_dead, socket_path
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
+from job_wrapper.store.posix import PosixStore
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
 
@@ -44,7 +49,7 @@ def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
     def away(*_: object, **__: object) -> None:
         raise StoreError("no answer")
 
-    monkeypatch.setattr("job_wrapper.run.attempt.open_store", away)
+    monkeypatch.setattr("job_wrapper.run.beginning.open_store", away)
     monkeypatch.setattr("time.sleep", lambda pause: now.__setitem__(0, now[0] + pause))
     options = parse_options(["--uri", "s3://b/p", "--", "true"], NodeConfig(), {})
     who = identify({**STEP, "SLURM_RESTART_COUNT": str(restarts)}, NodeConfig(), "")
@@ -53,6 +58,34 @@ def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
         Attempt(options, who, NodeConfig(), None, said.append, clock=lambda: now[0]).begin()
     assert seconds <= now[0] < seconds + 10
     assert len(said) == 1
+
+
+def test_what_is_told_of_the_restore_outlives_a_commit_that_failed(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    options = parse_options(
+        ["--uri", f"file://{tmp_path}", "--continuity", "restartable", "--", "true"], NodeConfig(), {}
+    )
+    attempt = Attempt(options, identify(STEP, NodeConfig(), ""), NodeConfig(), None, lambda text: None)
+    attempt.begin()
+    attempt.note_going(1.5)
+    attempt.counters = Counters(1)
+    asked = Save(None, None, {}, "interval", False)
+    with monkeypatch.context() as away:
+        away.setattr(PosixStore, "put_if_absent", raising(StoreRefused("no answer")))
+        with pytest.raises(StoreRefused):
+            attempt.commit(asked, None)
+    first, _ = attempt.commit(asked, None)
+    attempt.counters = Counters(2)
+    second, _ = attempt.commit(asked, None)
+    assert (first.body["restore_seconds"], "restore_seconds" in second.body) == (1.5, False)
+
+
+def raising(error: Exception) -> Callable[..., Any]:
+    def act(*_: object, **__: object) -> None:
+        raise error
+
+    return act
 
 
 def test_identity_of_an_array_task_and_a_rank() -> None:

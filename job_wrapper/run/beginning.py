@@ -1,0 +1,275 @@
+"""How an attempt begins: look, claim, restore. The half of `attempt` that comes before the program starts."""
+
+from __future__ import annotations
+
+import os
+import socket
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any, TypeVar
+
+from job_wrapper.errors import (
+    Damaged,
+    NewerFormat,
+    ObjectMissing,
+    RestoreFailed,
+    StoreError,
+    UsageError,
+)
+from job_wrapper.node_config import NodeConfig
+from job_wrapper.run.bounds import Bounds, check_bounds
+from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
+from job_wrapper.run.counters import Counters, counters_of
+from job_wrapper.run.identity import Identity
+from job_wrapper.run.local_job import local_job_alive, local_job_id
+from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
+from job_wrapper.run.preflight import command_digest, refuse_other_command, require_own, require_requeueable
+from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.store.codec import seal
+from job_wrapper.store.decided_put import Patience, patiently
+from job_wrapper.store.io_types import CommitRef, ObjectRef, ObjectStore, Summary, Writer
+from job_wrapper.store.log import RunFinished, RunLog
+from job_wrapper.store.open import open_store
+from job_wrapper.store.paths import data_prefix, run_path
+
+STORE_PATIENCE = 60.0
+"""Seconds that an unreachable store is tried for before a job's first attempt gives up: a wrong URI is to be said soon."""
+FAILURES = 2
+"""How often one checkpoint may fail to restore."""
+
+T = TypeVar("T")
+
+
+def restored_key(run: str, epoch: int) -> str:
+    """Where rank 0 tells the other ranks of a step that the restore is done, and from which entry."""
+    return f"{data_prefix(run, epoch)}/restored.json"
+
+
+class Beginning:
+    """What `Attempt` is built on. Called in a worker thread; every call may be slow."""
+
+    def __init__(
+        self,
+        options: Options,
+        identity: Identity,
+        node: NodeConfig,
+        job: SlurmJob | None,
+        say: Callable[[str], None],
+        clock: Callable[[], float] = time.time,
+    ) -> None:
+        self.options = options
+        self.identity = identity
+        self.node = node
+        self.job = job
+        self.say = say
+        self.clock = clock
+        self.run = run_path(identity.cluster, options.run or identity.name_id, options.name)
+        self.roots: tuple[Path, ...] = ()
+        self.epoch = 0
+        self.restored: CommitRef | None = None
+        self.parts: dict[str, ObjectRef] = {}
+        """The program's own parts in the newest commit."""
+        self.counters: Counters | None = None
+        """How far the program is, as it told; at first as the restored commit tells."""
+        self._kept: Counters | None = None
+        """What the newest commit holds of that."""
+        self._resumed: dict[str, Any] = {}
+        """What the next entry tells of the restore, once the program is going again."""
+        self._going = False
+        self._store: ObjectStore | None = None
+        self._claim: Any = None
+        self._base: ObjectRef | None = None
+        self._started = clock()
+
+    # Before the program starts
+
+    def begin(self) -> None:
+        """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
+        if self.job is not None and self.options.requeue:
+            require_requeueable(self.job, self.say)
+        self._check_roots()
+        back = self.identity.restart_count > 0
+        self._store = self._patiently(
+            lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back)
+        )
+        require_own(self.store, self.run)
+        self._claim = self._make_claim()
+        self.epoch = self._claim.epoch
+        for damaged in self._claim.passed_over:
+            self.say(f"passed over: {damaged}")
+        summary: Summary = self._claim.entry.summary
+        self.say(self._claimed_text(summary))
+        bounds = Bounds(
+            self.node.max_attempts_multi_node if self.identity.nodes > 1 else self.node.max_attempts,
+            self.node.barren_attempts,
+        )
+        refused = check_bounds(summary, bounds)
+        if refused is not None:
+            self._claim.end(int(refused.exit_code), refused.reason)
+            raise refused
+        if self.options.continuity != EPHEMERAL:
+            self._restore(None)
+        if self.identity.tasks > 1:
+            # The other ranks start when this one's files are in place, and from the commit that it found to be good.
+            seq = None if self.restored is None else self.restored.seq
+            progress = None if self.counters is None else self.counters.told()
+            told = seal("restored", {"entry": seq, "progress": progress})
+            self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
+
+    def _check_roots(self) -> None:
+        if self.options.state_dirs:
+            from job_wrapper.state_dirs import check_paths
+
+            self.roots = check_paths(self.options.state_dirs)
+
+    def _make_claim(self) -> Any:
+        identity, digest = self.identity, command_digest(self.options.command)
+        log = RunLog(self.store, self.run, clock=self.clock)
+        # Outside Slurm every start is a job of its own, so that a second one can follow a first.
+        job_id = identity.name_id if identity.in_slurm else local_job_id(os.getpid())
+        writer = Writer(
+            cluster=identity.cluster,
+            job_id=job_id,
+            restart_count=identity.restart_count,
+            step_id=identity.step_id,
+            host=socket.gethostname(),
+            nonce=os.urandom(8).hex(),
+        )
+        body = {
+            "command": list(self.options.command)[:64],
+            "node": self.node.node or os.environ.get("SLURMD_NODENAME", ""),
+            "nodeset": self.node.nodeset,
+            "offering": self.node.offering,
+            "started_at": self._started,
+            "slurm_job_id": identity.job_id,
+        }
+        if self.options.continuity != CHECKPOINT:
+            body["continuity"] = self.options.continuity
+        mine = (job_id, identity.restart_count)
+        self._patiently(lambda: refuse_other_command(self.run, log.newest()[0], mine, digest))
+        alive = self.job.alive if self.job is not None else local_job_alive
+        try:
+            return self._patiently(
+                lambda: log.claim(
+                    writer,
+                    alive=alive,
+                    keep=self.options.keep,
+                    command_digest=digest,
+                    body=body,
+                    bounded=self.options.continuity != EPHEMERAL,
+                )
+            )
+        except RunFinished as finished:
+            refuse_other_command(self.run, finished.entry, mine, digest)
+            raise
+
+    def _claimed_text(self, summary: Summary) -> str:
+        text = f"run {self.run}, epoch {self.epoch}"
+        if summary.recoveries:
+            text += f", recovery {summary.recoveries}"
+        if self.options.continuity == EPHEMERAL:
+            text += ", begins anew (--continuity ephemeral)"
+        elif not summary.commits:
+            text += ", no checkpoint yet"
+        return text
+
+    def _restore(self, below: int | None) -> None:
+        """Restore the state directories from the newest commit that verifies; what the program restores it verifies itself.
+
+        ``below``: only commits of earlier entries. Sets ``restored``; None when there is no checkpoint at all.
+        """
+        claim = self._claim
+        commits: tuple[CommitRef, ...] = claim.entry.summary.commits
+        for commit in reversed(commits):
+            if below is not None and commit.seq >= below:
+                continue
+            try:
+                self._patiently(lambda commit=commit: self._restore_from(commit))  # type: ignore[misc]
+                return
+            except NewerFormat:
+                raise
+            except (Damaged, ObjectMissing) as error:
+                self._count_failure(commit.seq, str(error))
+        if commits:
+            failed = RestoreFailed(
+                f"{self.run}: none of its {len(commits)} checkpoints can be restored (`spotburst checkpoints` tells why). "
+                "Nothing was started from scratch; a run with another --name or --run begins anew"
+            )
+            claim.end(int(failed.exit_code), failed.reason)
+            raise failed
+        self.restored = None
+
+    def _restore_from(self, commit: CommitRef) -> None:
+        from job_wrapper.state_dirs import PART
+        from job_wrapper.store.read import read_manifest, read_part
+
+        began = self.clock()
+        manifest = read_manifest(self.store, commit.manifest)
+        reference = manifest.parts.get(PART)
+        self.parts = {name: ref for name, ref in manifest.parts.items() if name != PART}
+        self._base = reference
+        self.counters = self._kept = counters_of(manifest.attributes.get(PROGRESS))
+        if manifest.parts and self.options.continuity == RESTARTABLE:
+            raise UsageError(
+                f"{self.run}: its checkpoint (entry {commit.seq}) holds a program's state, which --continuity restartable would drop: "
+                "leave that option out, or begin anew under another --name or --run"
+            )
+        if reference is not None and self.roots:
+            from job_wrapper.state_restore import restore
+
+            try:
+                aside = restore(self.store, self.roots, read_part(self.store, reference))
+            except OSError as error:
+                raise UsageError(
+                    f"a state directory can't be restored: {error.filename or ''}: {error.strerror}"
+                ) from error
+            if aside:
+                self.say(f"{aside} files that the checkpoint does not have were moved to .spotburst-set-aside")
+        self.restored = commit
+        step = "" if commit.step is None else f" of step {commit.step}"
+        self.say(f"going on from the checkpoint{step} (entry {commit.seq}), read in {self.clock() - began:.1f} s")
+        self._resumed = {"restored_entry": commit.seq, "restored_step": commit.step}
+
+    def _count_failure(self, seq: int, error: str) -> None:
+        self.say(f"the checkpoint of entry {seq} can't be restored: {error}")
+        entry = self._claim.restore_failed(seq, error)
+        if entry.summary.failed_restores.get(seq, 0) >= FAILURES:
+            failed = RestoreFailed(f"{self.run}: the checkpoint of entry {seq} has failed to restore twice: {error}")
+            self._claim.end(int(failed.exit_code), failed.reason)
+            raise failed
+
+    def restore_older(self, seq: int, error: str) -> None:
+        """The program says that the commit of entry ``seq`` is damaged: note it, restore the next older. Raises ``RestoreFailed``."""
+        self._count_failure(seq, error)
+        self._restore(seq)
+
+    # What else needs the store
+
+    @property
+    def store(self) -> ObjectStore:
+        """The store, once it is open."""
+        if self._store is None:
+            raise StoreError("the store is not open yet")
+        return self._store
+
+    @property
+    def claimed(self) -> bool:
+        """Entries can be written."""
+        return self._claim is not None
+
+    @property
+    def waits(self) -> bool:
+        """There is work to lose: a store that is away is waited for as long as ``--store-patience`` says."""
+        return self.claimed or self.identity.restart_count > 0
+
+    def _patiently(self, work: Callable[[], T]) -> T:
+        """A store that can't be reached is tried again for some time; one that refuses is not."""
+        patience = Patience(
+            self.options.patience if self.waits else min(STORE_PATIENCE, self.options.patience),
+            first=1.0,
+            longest=5.0,
+            now=self.clock,
+            sleep=time.sleep,
+        )
+        return patiently(work, patience, lambda error: self.say(f"the store does not answer, trying again: {error}"))
