@@ -14,7 +14,7 @@ powered up: Slurm will see to it when its begin time comes. One prepared node pe
     its job runs on it                                  used
     its job still comes back; the node boots or is idle kept (power_up again where Slurm shows nothing of it)
     down, doomed, drained, or taken by another job      lost: another one is prepared in the same pass
-    its job ended, or runs without it                   released: powered down if it is idle or boots
+    its job ended, or runs without it                   released: powered down if it is idle or boots, unless another job waits
 
 A waiting job is started once all the nodes dealt to it are up and idle, so that it never enters CONFIGURING. A job in its first attempt
 is never touched, nor one whose begin time is not Slurm's own (then it lies further off than any requeue puts it).
@@ -37,6 +37,7 @@ from slurm_plugin.slurm.records import Job, Node
 
 LONGEST_DELAY = 301.0
 """A requeue's begin time lies cred_expire (default 120 s) + 1 s after it; a longer one was somebody's own choice."""
+WAITS_FOR_NODES = ("Resources", "Priority")
 POWER_UP_SHOWS = 30.0
 """Seconds within which Slurm must show a power_up."""
 
@@ -85,6 +86,13 @@ class _Dealer:
         """Idle nodes that nobody was dealt yet, by nodeset."""
         self.off: dict[str, dict[str, None]] = defaultdict(dict)
         """The same for nodes that are off; those whose name is free come first."""
+        self.awaited = {
+            name
+            for job in jobs
+            if job.has("PENDING") and job.priority > 0 and job.reason in WAITS_FOR_NODES
+            for name in job.partition.split(",")
+        }
+        """Partitions in which a job waits for nodes."""
         kept = {r.node for r in view.replacements}
         not_free: list[str] = []
         for name, node in self.nodes.items():
@@ -270,7 +278,9 @@ class _Dealer:
         if job is not None and job.has(*ACTIVE) and name in job.nodes:
             yield EndReplacement(replacement.job_id, name, "used")
             return
-        if node is not None and name not in self.taken and not node.has(*BUSY) and not self.index.jobs_on.get(name):
+        # With a job waiting that may take it, it is left to Slurm, which ends it after SuspendTime if none does.
+        surplus = node is not None and name not in self.taken and not self.awaited.intersection(node.partitions)
+        if node is not None and surplus and not node.has(*BUSY) and not self.index.jobs_on.get(name):
             phase = self.index.phase(name)
             if phase in (Phase.COMING_UP, Phase.ASKED_UP):
                 yield PowerDown(name, "no longer needed", force=True)
