@@ -131,7 +131,9 @@ class Server:
         if connection is None:
             return
         connection.unsent += encode(message)
-        self._flush(connection)
+        if not self._flush(connection) and len(connection.unsent) > _MAX_UNSENT:
+            with contextlib.suppress(OSError):
+                connection.stream.shutdown(socket.SHUT_RDWR)
         self._watch(connection)
 
     def broadcast(self, message: dict[str, Any]) -> None:

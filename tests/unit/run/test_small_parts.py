@@ -5,6 +5,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import selectors
 import socket
 import subprocess
 from collections.abc import Callable
@@ -24,7 +25,7 @@ from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
 from job_wrapper.run.options import parse_duration, parse_options, parse_size
 from job_wrapper.run.rules import Rules, Verdict, judge_signal
-from job_wrapper.run.server import remove_dead, socket_path
+from job_wrapper.run.server import Server, remove_dead, socket_path
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
 from job_wrapper.store.posix import PosixStore
@@ -334,3 +335,15 @@ def test_sockets_of_the_dead_are_removed_and_nothing_else(tmp_path: Path) -> Non
     assert not empty.exists()
     assert (full / "notes").exists() and young.exists()
     assert (tmp_path / f"{ours}{5:016x}" / "events").exists() and (elsewhere / "events").exists()
+
+
+def test_a_client_that_never_reads_is_closed_and_holds_no_more_memory(tmp_path: Path) -> None:
+    with selectors.DefaultSelector() as selector, socket.socket(socket.AF_UNIX) as deaf:
+        server = Server(selector, str(tmp_path / "own" / "events"))
+        deaf.connect(server.path)
+        server.drain()
+        for _ in range(80):
+            server.send(1, {"type": "stop", "more": "x" * 100_000})
+        heard = [said for key, mask in selector.select(10.0) for said in server.handle(key, mask)]
+        server.close()
+    assert heard == [(1, None)]
