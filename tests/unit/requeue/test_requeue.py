@@ -10,7 +10,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_wrapper.store.io_types import Kind, Writer
+from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
 from slurm_plugin.requeue import (
     ENDED_STATES,
     LOST_STATES,
@@ -137,3 +137,20 @@ def test_a_tail_is_read_from_a_real_log(tmp_path: Path) -> None:
     newest = log.tail()
     assert newest is not None
     assert RunTail.of("c/12/main", newest) == RunTail("c/12/main", Kind.INTERRUPTED, "12", 1, 0, 0, True, "aws reclaim")
+
+
+@pytest.mark.parametrize(
+    ("told", "left"),
+    [
+        ({"completed": 36, "total": 40}, 0.1),
+        ({"completed": 50, "total": 40}, 0.0),
+        ({"completed": 5, "total": None}, None),
+        ({"completed": 0, "total": 0}, None),
+        ("most of it", None),
+        (None, None),
+    ],
+)
+def test_how_much_is_left_by_the_programs_counters(told: object, left: float | None) -> None:
+    writer = Writer("c", "12", 0, 0, "n", "x")
+    entry = Entry(1, Kind.COMMIT, 1, writer, 0.0, Summary(epoch=1), {"progress": told})
+    assert RunTail.of("c/12/main", entry).left == (None if left is None else pytest.approx(left))

@@ -64,6 +64,8 @@ def test_shell_program_goes_on_from_its_counter(room: Room) -> None:
     assert (code, out) == (ExitCode.REQUEUED, "from none of none\n"), err
     (commit,) = room.commits()
     assert (commit.body["step"], commit.body["urgent"]) == (1, True)
+    for entry in (commit, room.log()[-1]):
+        assert entry.body["progress"] == {"completed": 1, "total": 40}, "the manager reads it from the log"
     for name in ("stop", "notice.json"):
         (room.path / name).unlink()
     room.view(restarts=1)
