@@ -6,6 +6,7 @@ The place among the nodes of its launch comes a moment after the launch itself, 
 
 # ruff: noqa: PTH105, PTH123, S310
 
+import http.client
 import json
 import os
 import re
@@ -73,7 +74,7 @@ def main(template, target):
             tags = read_tags()
             node = node_of(tags)
             why = "the tags do not tell yet: " + ", ".join(sorted(tags))
-        except (OSError, ValueError, IndexError) as error:
+        except (OSError, ValueError, IndexError, http.client.HTTPException) as error:
             tags, node, why = {}, None, f"{BASE}: {error}"
         if node:
             break

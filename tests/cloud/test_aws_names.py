@@ -5,8 +5,10 @@ from __future__ import annotations
 import base64
 import json
 import os
+import socket
 import subprocess
 import sys
+import threading
 from pathlib import Path
 from typing import Any
 
@@ -203,3 +205,20 @@ def test_a_node_without_a_name_starts_nothing(tmp_path: Path) -> None:
     assert done.returncode == 1
     assert done.stderr.startswith("spotburst: this machine's node is unknown: the tags do not tell yet")
     assert not (tmp_path / "out.json").exists()
+
+
+def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
+    user_data = user_data_of(template.contents(CONFIG, {"cluster": "c"}, "[Unit]\n", None))
+
+    def break_off() -> None:
+        with listener.accept()[0] as stream:
+            stream.recv(4096)
+            stream.sendall(b"HTTP/1.1 200 OK\r\nContent-Length: 56\r\n\r\nAQAE")
+
+    with socket.create_server(("127.0.0.1", 0)) as listener:
+        service = threading.Thread(target=break_off)
+        service.start()
+        done = run_name_node(tmp_path, user_data, f"http://127.0.0.1:{listener.getsockname()[1]}", "0")
+        service.join()
+    assert done.returncode == 1
+    assert done.stderr.startswith("spotburst: this machine's node is unknown: http://127.0.0.1:")
