@@ -78,7 +78,7 @@ class Attempt(Beginning):
         from job_wrapper.store.read import read_part
         from job_wrapper.store.write import write_manifest
 
-        began = self.clock()
+        began = self.steady()
         claim, parts = self._claim, dict(asked.parts)
         for name, reference in parts.items():
             if name == PART:
@@ -117,7 +117,7 @@ class Attempt(Beginning):
         body: dict[str, Any] = {
             "reason": asked.reason,
             "urgent": asked.urgent,
-            "seconds": round(self.clock() - began, 3),
+            "seconds": round(self.steady() - began, 3),
         }
         body |= {"requested_at": asked.asked, "answered_at": asked.answered}
         body |= attributes  # the manager buys a run's last part otherwise, and reads no manifests
@@ -126,7 +126,7 @@ class Attempt(Beginning):
         entry: Entry = self._telling(lambda resumed: claim.commit(manifest, step=step, body={**body, **resumed}))
         self._base = parts.pop(PART, None)
         self.parts, self._kept = parts, counters
-        return entry, self.clock() - began
+        return entry, self.steady() - began
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
         """Log that this attempt ends and the run is to be brought back."""

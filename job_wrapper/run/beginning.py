@@ -57,13 +57,15 @@ class Beginning:
         job: SlurmJob | None,
         say: Callable[[str], None],
         clock: Callable[[], float] = time.time,
+        steady: Callable[[], float] = time.monotonic,
     ) -> None:
+        """``clock`` tells what time it is, ``steady`` how long something takes: a node's clock is set while it boots."""
         self.options = options
         self.identity = identity
         self.node = node
         self.job = job
         self.say = say
-        self.clock = clock
+        self.clock, self.steady = clock, steady
         self.run = run_path(identity.cluster, options.run or identity.name_id, options.name)
         self.roots: tuple[Path, ...] = ()
         self.epoch = 0
@@ -204,7 +206,7 @@ class Beginning:
         from job_wrapper.state_dirs import PART
         from job_wrapper.store.read import read_manifest, read_part
 
-        began = self.clock()
+        began = self.steady()
         manifest = read_manifest(self.store, commit.manifest)
         reference = manifest.parts.get(PART)
         self.parts = {name: ref for name, ref in manifest.parts.items() if name != PART}
@@ -228,7 +230,7 @@ class Beginning:
                 self.say(f"{aside} files that the checkpoint does not have were moved to .spotburst-set-aside")
         self.restored = commit
         step = "" if commit.step is None else f" of step {commit.step}"
-        self.say(f"going on from the checkpoint{step} (entry {commit.seq}), read in {self.clock() - began:.1f} s")
+        self.say(f"going on from the checkpoint{step} (entry {commit.seq}), read in {self.steady() - began:.1f} s")
         self._resumed = {"restored_entry": commit.seq, "restored_step": commit.step}
 
     def _count_failure(self, seq: int, error: str) -> None:
@@ -269,7 +271,7 @@ class Beginning:
             self.options.patience if self.waits else min(STORE_PATIENCE, self.options.patience),
             first=1.0,
             longest=5.0,
-            now=self.clock,
+            now=self.steady,
             sleep=time.sleep,
         )
         return patiently(work, patience, lambda error: self.say(f"the store does not answer, trying again: {error}"))

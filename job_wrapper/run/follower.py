@@ -37,7 +37,7 @@ class Follower(Attempt):
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         log = RunLog(self.store, self.run, clock=self.clock)
         wait = CLAIM_WAIT + max(480.0, self.options.patience)
-        until = self.clock() + wait
+        until = self.steady() + wait
         while True:
             last = self._patiently(log.tail)
             if last is not None and self._ours(last):
@@ -52,10 +52,10 @@ class Follower(Attempt):
                     self.restored = self._restored_from(last, told.get("entry"))
                     self.counters = self._kept = counters_of(told.get("progress"))
                     return
-                until = max(until, self.clock() + wait)  # a restore takes as long as it takes
+                until = max(until, self.steady() + wait)  # a restore takes as long as it takes
             elif last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
-            if self.clock() >= until:
+            if self.steady() >= until:
                 raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
             time.sleep(POLL)
 

@@ -56,7 +56,7 @@ def test_a_job_that_has_work_to_lose_waits_longer_for_its_store(
     who = identify({**STEP, "SLURM_RESTART_COUNT": str(restarts)}, NodeConfig(), "")
     said: list[str] = []
     with pytest.raises(StoreError, match="no answer"):
-        Attempt(options, who, NodeConfig(), None, said.append, clock=lambda: now[0]).begin()
+        Attempt(options, who, NodeConfig(), None, said.append, steady=lambda: now[0]).begin()
     assert seconds <= now[0] < seconds + 10
     assert len(said) == 1
 
