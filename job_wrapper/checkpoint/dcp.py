@@ -128,6 +128,11 @@ class DistributedRun:
             raise SystemExit(_exit_code(verdict))
         return verdict == _SAVE
 
+    @property
+    def patience(self) -> float:
+        """Seconds that a store which is away is waited for; only rank 0 knows, elsewhere 0."""
+        return 0.0 if self._committer is None else self._committer.patience
+
     def agreed(self, yes: bool) -> bool:
         """What rank 0 says, on all ranks: where they must do the same, and their clocks differ. A broadcast of one number."""
         return bool(_number_from_rank_0(int(yes), self._group))

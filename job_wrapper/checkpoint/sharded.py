@@ -39,7 +39,7 @@ COMMON, RANK = "common", "rank-"
 """Keys of the state beside the models' and the optimizers' names: what rank 0 says for all, and what each rank has of its own."""
 
 PATIENCE = 480.0
-"""Seconds that the final state's save is tried for while the store is away."""
+"""Seconds that the final state's save is tried for while the store is away; under the wrapper as many as ``--store-patience`` says, if more."""
 
 
 class ShardedCheckpointer:
@@ -133,7 +133,7 @@ class ShardedCheckpointer:
         if run is None:
             return
         try:
-            patience = time.monotonic() + PATIENCE
+            patience = time.monotonic() + max(PATIENCE, run.patience)
             while self.completed and self._committed != self.completed:
                 # One rank that gives up alone would leave the others in a save that never ends.
                 self._save(run, last=run.agreed(time.monotonic() > patience))

@@ -9,6 +9,7 @@ import subprocess
 import sys
 from collections import Counter
 from pathlib import Path
+from types import SimpleNamespace
 from typing import Any
 
 import numpy as np
@@ -17,10 +18,10 @@ import torch
 import torch.distributed.checkpoint as dcp
 from torch.distributed.checkpoint.api import CheckpointException
 
-from job_wrapper.checkpoint import UnsupportedState
+from job_wrapper.checkpoint import UnsupportedState, dcp_writer, sharded
 from job_wrapper.checkpoint.dcp import DistributedRun
-from job_wrapper.errors import ExitCode, Fenced, RestoreFailed
-from job_wrapper.store import verify_checkpoint
+from job_wrapper.errors import CheckpointFailed, ExitCode, Fenced, RestoreFailed, StoreError
+from job_wrapper.store import RunLog, verify_checkpoint
 from tests.unit.checkpoint.training import assert_equal, open_run
 
 pytestmark = pytest.mark.filterwarnings("ignore:torch.distributed is disabled")
@@ -288,3 +289,30 @@ def test_the_checkpoint_verifies_as_any_other(tmp_path: Path) -> None:
     assert run is not None
     dcp.save(example(), storage_writer=run.writer(1))
     verify_checkpoint(committer.store, committer._claim.entry.summary.commits[-1].manifest)
+
+
+@pytest.mark.parametrize("patience", [0.0, 2000.0])
+def test_the_final_save_is_tried_for_as_long_as_the_wrapper_says(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, patience: float
+) -> None:
+    write, passes, tries = dcp_writer.RunWriter.write_data, iter(range(0, 10**6, 700)), iter(range(10))
+
+    def away_at_first(self: Any, plan: Any, planner: Any) -> Any:
+        if next(tries) < 2:
+            raise StoreError("the store is away")
+        return write(self, plan, planner)
+
+    monkeypatch.setattr(dcp_writer.RunWriter, "write_data", away_at_first)
+    clock = SimpleNamespace(monotonic=lambda: float(next(passes)), sleep=lambda seconds: None)
+    monkeypatch.setattr(sharded, "time", clock)
+    committer = open_run(tmp_path)
+    committer.patience = patience
+    checkpoint = sharded.ShardedCheckpointer(model=torch.nn.Linear(2, 2), committer=committer)
+    checkpoint.step()
+    if patience:
+        checkpoint.close()
+    else:
+        with pytest.raises(CheckpointFailed, match="the store is away"):
+            checkpoint.close()
+    commits = RunLog(committer.store, committer.run).tail().summary.commits  # type: ignore[union-attr]
+    assert [commit.step for commit in commits] == ([1] if patience else [])
