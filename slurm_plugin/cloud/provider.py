@@ -83,6 +83,8 @@ class Refused:
     code: str
     text: str
     permanent: bool = False
+    known: bool = True
+    """False where the code stands in no table: taken for a mistake, it is said to the user, and yet asked again after a while."""
 
     def __post_init__(self) -> None:
         if self.kind is RefusalKind.MISTAKE:

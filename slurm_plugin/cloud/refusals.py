@@ -51,7 +51,7 @@ class Codes:
         self, launch_id: str, code: str, text: str, status: int | None = None, *, permanent: bool = False
     ) -> Refused:
         """The refusal of one launch. ``permanent``: see ``Refused``."""
-        return Refused(launch_id, self.kind(code, status), code, shorten(text), permanent)
+        return Refused(launch_id, self.kind(code, status), code, shorten(text), permanent, code in self.kinds)
 
 
 def shorten(text: str) -> str:

@@ -111,8 +111,10 @@ class Launcher:
             self.once.fault(f"launching at {provider}", str(error))
             return [None] * len(requests)
         except LocalCloudError as error:
-            # This host can't make machines at all: the administrator's matter, not the cloud's.
-            answers = [Refused(r.launch_id, RefusalKind.MISTAKE, error.reason, str(error)) for r in requests]
+            # This host can't make machines at all: the administrator's matter, not the cloud's; it may pass.
+            answers = [
+                Refused(r.launch_id, RefusalKind.MISTAKE, error.reason, str(error), known=False) for r in requests
+            ]
         except Exception as error:
             log.error("launching failed", provider=provider, error=repr(error), exc_info=True)
             return [None] * len(requests)
@@ -128,7 +130,12 @@ class Launcher:
                     log.info("launched", instance=answer.instance_id, **keys)
                 elif isinstance(answer, Refused):
                     self.ledger.refused(
-                        answer.launch_id, answer.kind, answer.code, answer.text, permanent=answer.permanent, job=job
+                        answer.launch_id,
+                        answer.kind,
+                        answer.code,
+                        answer.text,
+                        permanent=answer.permanent and answer.known,
+                        job=job,
                     )
                     log.warning("refused", kind=answer.kind.value, code=answer.code, text=answer.text, **keys)
         return answers

@@ -54,7 +54,14 @@ class Note:
         found = self.refused.get(launch_id)
         if found is None:
             return None
-        return Refused(launch_id, RefusalKind(found["kind"]), found["code"], found["text"], found["permanent"])
+        return Refused(
+            launch_id,
+            RefusalKind(found["kind"]),
+            found["code"],
+            found["text"],
+            found["permanent"],
+            found.get("known", True),
+        )
 
     def refuse(self, refusal: Refused) -> None:
         """A member will not come."""
@@ -63,6 +70,7 @@ class Note:
             "code": refusal.code,
             "text": refusal.text,
             "permanent": refusal.permanent,
+            "known": refusal.known,
         }
 
     def assign(self, fleet: Fleet, instance_ids: list[str]) -> bool:

@@ -72,4 +72,5 @@ class ApiError(Exception):
         small = limit is not None and int(limit[1]) < (int(more[1]) if more else 1)
         refused = CODES.refuse(launch_id, self.code, self.text, self.status)
         kind = self.kind
-        return Refused(launch_id, kind, refused.code, refused.text, kind is RefusalKind.QUOTA and small)
+        permanent = kind is RefusalKind.QUOTA and small
+        return Refused(launch_id, kind, refused.code, refused.text, permanent, refused.known)

@@ -11,6 +11,7 @@ import threading
 import time
 from collections.abc import Callable, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import replace
 from pathlib import Path
 from typing import TypeVar
 
@@ -170,7 +171,7 @@ class GcpCloud:
             if gang and len(fits) < len(group):
                 told = [a for r in group if isinstance(a := answers.get(r.launch_id), Refused)]
                 for request in fits:
-                    answers[request.launch_id] = Refused(request.launch_id, told[0].kind, told[0].code, told[0].text)
+                    answers[request.launch_id] = replace(told[0], launch_id=request.launch_id)
                 continue
             calls += [self._call(piece) for piece in ([fits] if gang else launch_ids.chunks(fits, BATCH)) if piece]
         return calls

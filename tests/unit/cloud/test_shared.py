@@ -46,6 +46,9 @@ def test_long_words_are_cut_and_a_quota_may_be_permanent() -> None:
     assert len(refusal.text) == LONGEST_TEXT
     assert refusal.permanent
     assert Refused("id", RefusalKind.MISTAKE, "c", "t").permanent
+    codes = Codes.of(mistake=["NoRight"])
+    assert codes.refuse("id", "NoRight", "t").known
+    assert not codes.refuse("id", "NeverHeardOf", "t").known, "asked again after a while"
 
 
 class Time:

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
-from slurm_plugin.cloud.provider import Market, Offering, RefusalKind
+from slurm_plugin.cloud.provider import Launched, LaunchRequest, Market, Offering, RefusalKind, Refused
 from slurm_plugin.ledger_records import WAITING
 from slurm_plugin.placement import Rules
 from tests.unit.manager.harness import Manager, policy
@@ -131,3 +131,21 @@ def test_a_jobs_story_names_every_offering_and_why_it_was_taken_or_not(make: Mak
         "asking sim/r/b/t/spot",
         "i-0000 of sim/r/b/t/spot",
     ]
+
+
+def test_a_refusal_that_nobody_knows_is_said_and_asked_again_after_a_while(make: Make) -> None:
+    m = make(markets=(Market.SPOT,))
+    real = m.world.cloud.launch
+
+    def launch(requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
+        if m.world.cloud.calls:
+            return real(requests)
+        m.world.cloud.calls += 1
+        return [Refused(r.launch_id, RefusalKind.MISTAKE, "NeverHeardOf", "words", known=False) for r in requests]
+
+    m.world.cloud.launch = launch  # type: ignore[method-assign]
+    job = m.world.slurm.submit(20)
+    until(m, lambda: bool(m.ledger.offerings()), 30)
+    m.run(3)
+    assert "NeverHeardOf: words" in m.world.slurm.job[job].record.comment
+    until(m, has(m, job, "COMPLETED"), 900)
