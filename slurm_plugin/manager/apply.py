@@ -84,11 +84,14 @@ class Applier:
     ) -> None:
         self.client, self.ledger, self.launcher, self.once, self.clock = client, ledger, launcher, once, clock
         self.damper = Damper()
+        self._jobs: dict[int, Job] = {}
+        """Of the present pass, by id."""
 
     def apply(self, actions: Sequence[Action], view: View) -> bool:
         """In the order given. True if anything was done. Never raises for what the outside does."""
         self.damper.forget_old(view.now)
         due = [a for a in actions if isinstance(a, UNDAMPED) or self.damper.due(a, view.now)]
+        self._jobs = {job.job_id: job for job in view.jobs or ()}
         jobs_on: dict[str, list[Job]] = defaultdict(list)
         for job in view.jobs or ():
             if job.has(*ACTIVE):
@@ -106,15 +109,15 @@ class Applier:
         self._downs(_of(actions, SetDown), jobs_on)
         for action in actions:
             if isinstance(action, RequeueJob | ReleaseJob):
-                self._job(action, view)
+                self._job(action)
             elif isinstance(action, CancelJob):
-                self._try(partial(self._cancel, action, view), action)
+                self._try(partial(self._cancel, action), action)
             elif isinstance(action, StartNow):
                 self._try(partial(self._start_now, action), action)
             elif isinstance(action, Report):
-                self._try(partial(self._report, action, view), action)
+                self._try(partial(self._report, action), action)
         self._nodes(_of(actions, Drain), "drain", lambda a: a.reason)
-        self._power_ups(_of(actions, PowerUp), view)
+        self._power_ups(_of(actions, PowerUp))
         self._terminate(_of(actions, Terminate))
         self._launch(_of(actions, Launch), view, jobs_on)
         downs = _of(actions, PowerDown)
@@ -222,14 +225,14 @@ class Applier:
                     self._try(partial(self.ledger.event, state, why, node=_node(action)), action)
         return done
 
-    def _power_ups(self, actions: list[PowerUp], view: View) -> None:
+    def _power_ups(self, actions: list[PowerUp]) -> None:
         with_row = [
             a for a in actions if self._try(partial(self.ledger.open_replacement, a.job_id, a.node, a.because), a)
         ]
         for action in self._nodes(with_row, "power_up"):
             log.info("replacement prepared", node=action.node, job=action.name_id, because=action.because)
             text = f"{action.because}; replacement {action.node} prepared"
-            job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+            job = self._jobs.get(action.job_id)
             if job is not None:
                 self._try(partial(self._tell, job, text, event=False), action)
 
@@ -267,7 +270,7 @@ class Applier:
 
     # --- jobs ---------------------------------------------------------------------------------------------------------
 
-    def _job(self, action: RequeueJob | ReleaseJob, view: View) -> None:
+    def _job(self, action: RequeueJob | ReleaseJob) -> None:
         def work() -> None:
             if action.counter:
                 self.ledger.count(f"job:{action.job_id}", action.counter)
@@ -279,15 +282,15 @@ class Applier:
                 what = "released"
             log.info(what, job=action.name_id, attempt=action.restart_count, why=action.why)
             self.ledger.event(what, action.why, job=action.job_id)
-            job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+            job = self._jobs.get(action.job_id)
             if job is not None:
                 self._tell(job, f"{what}: {action.why}", event=False)
 
         self._try(work, action)
 
-    def _cancel(self, action: CancelJob, view: View) -> None:
+    def _cancel(self, action: CancelJob) -> None:
         text = f"{action.reason}: {action.text}"
-        job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+        job = self._jobs.get(action.job_id)
         if job is not None:
             self._tell(job, text)  # first: nobody can tell a job that is gone
         self.client.cancel(action.name_id)
@@ -299,9 +302,9 @@ class Applier:
         log.info("begin time cleared", job=action.name_id, attempt=action.restart_count, nodes=action.nodes)
         self.ledger.event("start-now", f"{', '.join(action.nodes)} ready", job=action.job_id)
 
-    def _report(self, action: Report, view: View) -> None:
+    def _report(self, action: Report) -> None:
         self.ledger.count(f"job:{action.job_id}", f"said:{action.key}")
-        job = next((j for j in view.jobs or () if j.job_id == action.job_id), None)
+        job = self._jobs.get(action.job_id)
         log.warning(action.text, job=job.name_id if job else str(action.job_id))
         if job is not None:
             self._tell(job, action.text)
