@@ -47,11 +47,11 @@ def member(name: str, value: Any) -> Member:
     if isinstance(value, (torch.Generator, random.Random)) or (
         numpy is not None and isinstance(value, (numpy.random.Generator, numpy.random.RandomState))
     ):
-        return Generator(value)
+        return Generator(name, value)
     if isinstance(value, torch.Tensor) or (numpy is not None and isinstance(value, numpy.ndarray)):
         return _Array(name, value)
     if isinstance(value, (list, deque, MutableMapping, set, bytearray)):
-        return _Container(value)
+        return _Container(name, value)
     raise UnsupportedState(
         f"Checkpointer({name}=…): a {type(value).__module__}.{type(value).__qualname__} has no state_dict and load_state_dict, and is no "
         "tensor, array, random generator, list, dict or plain value"
@@ -113,8 +113,8 @@ class Generator:
 
     in_place = False
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
 
     def capture(self) -> Any:
         """Its state."""
@@ -127,7 +127,13 @@ class Generator:
         return self.value.get_state(legacy=False)
 
     def restore(self, tree: Any) -> None:
-        """Set it; more than once is fine."""
+        """Set it; more than once is fine. Raises ``RestoreFailed`` for the state of another kind of generator."""
+        try:
+            self._set(tree)
+        except (TypeError, ValueError, RuntimeError, KeyError) as error:
+            raise _other(self.name, self.value, f"the state of another generator ({error})") from error
+
+    def _set(self, tree: Any) -> None:
         if isinstance(self.value, torch.Generator):
             self.value.set_state(tree)
         elif isinstance(self.value, random.Random):
@@ -143,16 +149,18 @@ class _Array:
 
     def __init__(self, name: str, value: Any) -> None:
         self.name, self.value = name, value
-        if isinstance(value, torch.Tensor) and value.layout is torch.strided and _folded(value):
-            # Said now: a restore could not write into it.
+        problem = _unwritable(value)
+        if problem:
             raise UnsupportedState(
-                f"{name}: several elements of this tensor are one in memory (expand() makes such); give a clone() of it, or what it was made of"
+                f"{name}: {problem}, so a restore could not write into it; give a copy of it, or what it was made of"
             )
 
     def capture(self) -> Any:
         return self.value
 
     def restore(self, tree: Any) -> None:
+        if isinstance(tree, torch.Tensor) is not isinstance(self.value, torch.Tensor) or not hasattr(tree, "dtype"):
+            raise _other(self.name, self.value, f"a {type(tree).__name__}")
         stored = (str(tree.dtype), tuple(tree.shape))
         mine = (str(self.value.dtype), tuple(self.value.shape))
         if stored != mine:
@@ -172,27 +180,49 @@ class _Array:
             self.value[...] = tree
 
 
-def _folded(tensor: torch.Tensor) -> bool:
-    """Whether an element lies at more than one place because of a stride of 0. Pure."""
-    return any(size > 1 and not stride for size, stride in zip(tensor.shape, tensor.stride(), strict=True))
+def _unwritable(value: Any) -> str:
+    """Why a restore could not write into a tensor or an array: it is to be said when the run begins. Pure."""
+    if not isinstance(value, torch.Tensor):
+        return "" if value.flags.writeable else "this array is read-only"
+    if value.is_nested or value.layout is not torch.strided:
+        return ""  # encoding it says more
+    if any(size > 1 and not stride for size, stride in zip(value.shape, value.stride(), strict=True)):
+        return "several elements of this tensor are one in memory (expand() makes such)"
+    return ""
 
 
 class _Container:
     in_place = False  # what is in it is replaced, and may belong to somebody else as well
 
-    def __init__(self, value: Any) -> None:
-        self.value = value
+    def __init__(self, name: str, value: Any) -> None:
+        self.name, self.value = name, value
 
     def capture(self) -> Any:
         return self.value
 
     def restore(self, tree: Any) -> None:
+        if _kind(tree) is not _kind(self.value):
+            raise _other(self.name, self.value, f"a {type(tree).__name__}")
         tree = _placed(self.value, tree, {})
         if isinstance(self.value, (list, bytearray)):
             self.value[:] = tree
         else:
             self.value.clear()
             (self.value.extend if isinstance(self.value, deque) else self.value.update)(tree)
+
+
+_KINDS = (list, deque, set, bytearray, MutableMapping)
+
+
+def _kind(value: Any) -> type | None:
+    return next((kind for kind in _KINDS if isinstance(value, kind)), None)
+
+
+def _other(name: str, value: Any, saved: str) -> RestoreFailed:
+    return RestoreFailed(
+        f"{name}: is a {type(value).__name__}, but {saved} in the checkpoint. Use the program that the run was begun with, "
+        "or start another run"
+    )
 
 
 def _placed(now: Any, saved: Any, moved: dict[int, torch.Tensor]) -> Any:
