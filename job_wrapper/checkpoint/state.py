@@ -235,6 +235,8 @@ class _Encoder:
         problem = ""
         if kind is not torch.Tensor and kind is not torch.nn.Parameter:
             problem = f"of type {kind.__module__}.{kind.__qualname__}"
+        elif value.is_nested:
+            problem = "made of nested ones"
         elif value.layout is not torch.strided:
             problem = f"with layout {str(value.layout).removeprefix('torch.')}"
         elif value.is_quantized:
