@@ -112,9 +112,10 @@ def main() -> int:
                 scheduler.step()
                 seen[checkpoint.completed, : len(ids)] = ids.int()
                 time.sleep(max(0.0, args.step_time - (time.monotonic() - began)))
+                step = checkpoint.completed + 1
+                if step % args.log_every == 0 or step == args.steps:
+                    print(f"step {step} loss {loss.item():.6f}", flush=True)
                 checkpoint.step()  # spotburst
-                if checkpoint.completed % args.log_every == 0 or checkpoint.completed == args.steps:
-                    print(f"step {checkpoint.completed} loss {loss.item():.6f}", flush=True)
                 if checkpoint.completed == args.steps:
                     break
 
