@@ -37,7 +37,8 @@ def main(arguments: Sequence[str]) -> int:
         return 0
     if not 1 <= len(arguments) <= 2 or not all(re.fullmatch(r"[0-9]{1,18}", argument) for argument in arguments):
         error = UsageError(
-            f"wrong arguments: {' '.join(arguments)}. Write {USAGE}, both whole numbers, such as `spotburst progress 40 100`"
+            f"{'wrong arguments: ' + ' '.join(arguments) if arguments else 'no number given'}. "
+            f"Write {USAGE}, both whole numbers, such as `spotburst progress 40 100`"
         )
         print(f"spotburst: {error}", file=sys.stderr)
         return int(error.exit_code)

@@ -61,7 +61,8 @@ def check(
         raise ConfigChanged(
             f"the configuration differs from that of {where}:\n{lines}\n"
             f"To go on with the new values all the same, set {ALLOW_VARIABLE}={','.join(refused)} "
-            "(or pass allow_config_change=[…]); to begin anew, start another run"
+            f"(or pass allow_config_change=[…], or `spotburst run --allow-config-change {refused[0]}`); "
+            "to begin anew, start a new job or give another --run"
         )
     return changed
 

@@ -7,6 +7,7 @@ import os
 import re
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
+from typing import NoReturn
 
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
@@ -73,8 +74,20 @@ def _formatter(prog: str) -> argparse.HelpFormatter:
     return argparse.HelpFormatter(prog, width=width)
 
 
+class _Parser(argparse.ArgumentParser):
+    def error(self, message: str) -> NoReturn:
+        unknown, options = message.removeprefix("unrecognized arguments: "), self._option_string_actions
+        if unknown != message:
+            from difflib import get_close_matches  # only where it is needed: the wrapper starts with every job
+
+            near = get_close_matches(unknown.split()[0].split("=")[0], options, n=1)
+            message += f" (did you mean {near[0]}? " if near else " ("
+            message += "`spotburst run --help` lists the options)"
+        super().error(message)
+
+
 def _parser() -> argparse.ArgumentParser:
-    parser = argparse.ArgumentParser(
+    parser = _Parser(
         prog="spotburst run",
         usage="spotburst run [options] -- COMMAND [ARGUMENT ...]",
         description="Run a program that survives reclaims and preemption: checkpoints it, requeues the job, restores it.",

@@ -61,5 +61,5 @@ def refuse_other_command(run: str, last: Entry | None, attempt: tuple[str, int],
     if (last.writer.job_id, last.writer.restart_count) == attempt or last.summary.ended == 0:
         what = "has finished with" if last.summary.ended == 0 else "belongs to"
         raise UsageError(
-            f"{run} {what} another command than this one: give this program a --name of its own, such as --name second"
+            f"{run} {what} another command than this one: give this program a --name of its own, such as --name second, or another --run"
         )

@@ -29,7 +29,8 @@ class RunFinished(SpotburstError):
 
     def __init__(self, entry: Entry, where: str) -> None:
         super().__init__(
-            f"{where}: this run has ended successfully; to run another program in the same job give it a --name of its own"
+            f"{where}: this run has ended successfully, so nothing is started; to begin anew give another --run, "
+            "and to a second program of one job a --name of its own"
         )
         self.entry = entry
 

@@ -398,7 +398,9 @@ def _translated(error: OSError, path: str) -> StoreError:
     if error.errno == errno.ENOENT:
         return StoreError(f"{path}: its folder is not there any more: was its file system unmounted?")
     if error.errno in _REFUSED:
-        return StoreRefused(f"{path}: {text}. Give a checkpoint URI where this user may write")
+        return StoreRefused(
+            f"{path}: {text}. Give a checkpoint URI where this user may write (a folder for several users: mode 1777 before its first use)"
+        )
     if error.errno in (errno.ENOSPC, errno.EDQUOT):
         return StoreError(
             f"{path}: {text}: free some space there, keep fewer checkpoints, or use another checkpoint URI"

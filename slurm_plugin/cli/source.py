@@ -87,7 +87,8 @@ def place(config: Config | None, uri: str | None, endpoint_url: str | None, clus
     whose = cluster or name or os.environ.get("SLURM_CLUSTER_NAME", "")
     if not whose:
         raise UsageError(
-            "the cluster's name is not known here (no readable burst.yaml, no node.json): give --cluster NAME, as in slurm.conf"
+            "the cluster's name is not known here (no readable burst.yaml, no node.json): give --cluster NAME, as in slurm.conf "
+            "(--cluster local for a run that was started outside Slurm)"
         )
     endpoint = endpoint_url if endpoint_url is not None else ("" if uri else known_endpoint)
     _must_exist(chosen)

@@ -67,5 +67,6 @@ def run(command: Sequence[str], *, env: Mapping[str, str], timeout: float) -> st
     if process.returncode == 0:
         return output
     said = stderr.decode(errors="replace").strip() or output.strip()[-500:] or f"exit status {process.returncode}"
+    said = "; ".join(line.strip() for line in said.splitlines() if line.strip())
     kind = SlurmUnavailable if process.returncode < 0 or _ABSENT.search(said) else SlurmRefused
     raise kind(f"{shown}: {said}")

@@ -171,6 +171,13 @@ def test_arguments_before_settings_before_defaults() -> None:
         parse_options(["--no-such", "--", "prog"], node)
 
 
+def test_a_misspelt_option_is_told_the_right_one(capsys: pytest.CaptureFixture[str]) -> None:
+    with pytest.raises(SystemExit) as ended:
+        parse_options(["--statedir=/x", "--", "prog"], NodeConfig())
+    assert ended.value.code == 2
+    assert "did you mean --state-dir?" in capsys.readouterr().err
+
+
 def test_bounds() -> None:
     bounds = Bounds(recoveries=8, barren=2)
     assert check_bounds(Summary(recoveries=8, barren=1), bounds) is None
