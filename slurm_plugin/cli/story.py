@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import re
 import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from job_wrapper.run.identity import LOCAL
 from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli.output import duration, moment
@@ -115,6 +117,8 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
     """One line: what the job and its run are now."""
     last = entries[-1] if entries else None
     unknown = "unknown to Slurm" if slurm_error is None else f"unknown, Slurm can't be asked ({slurm_error})"
+    if job is None and _outside_slurm(last):
+        unknown = "started outside Slurm"
     words = "+".join(sorted(job.states)) if job is not None else unknown
     if job is not None and job.has("PENDING") and job.reason not in ("", "None"):
         words += f" ({job.reason})"
@@ -137,6 +141,9 @@ def outlook(
         return "nothing: the run has finished. Started again it exits at once"
     if last is not None and last.summary.ended is not None:
         return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {_by_hand(last, run)}"
+    if job is None and last is not None and _outside_slurm(last):
+        unless = "" if last.kind is Kind.INTERRUPTED else "runs on, if its process has not ended. Else "
+        return f"{unless}nothing by itself: the same `spotburst run` again goes on from {'the last checkpoint' if last.summary.commits else 'the start'}"
     if slurm_error is not None:
         return "not known, since Slurm can't be asked"
     if job is None:
@@ -155,6 +162,11 @@ def outlook(
         word = sorted(job.states & _OVER)[0]
         return f"nothing by itself: Slurm ended the job ({word}). {_by_hand(last, run)}"
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
+
+
+def _outside_slurm(last: Entry | None) -> bool:
+    """By the name that stands for a job's id there: of the wrapper's process, or of a program that has no wrapper."""
+    return last is not None and not is_freed(last) and re.match(rf"({LOCAL}|\d+)-", last.writer.job_id) is not None
 
 
 def _running(job: Job, last: Entry | None) -> str:

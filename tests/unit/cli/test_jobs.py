@@ -248,3 +248,15 @@ def test_describe_shows_what_the_manager_decided(site: Site, spotburst: Spotburs
         for w in ("urgent commit at step 35", "manager: spot-2 is made ready", "attempt 1 is interrupted")
     ]
     assert places == sorted(places)
+
+
+@pytest.mark.parametrize("process", ["local-77-1-here", "4711-abcdef"])
+def test_a_run_outside_slurm_needs_no_answer_of_slurm(site: Site, spotburst: Spotburst, process: str) -> None:
+    claim = site.claim(process, run="demo/mine/main")
+    running = spotburst("describe", "mine").out
+    assert "started outside Slurm" in running
+    assert "if its process has not ended" in running
+    claim.interrupted("SIGTERM")
+    stopped = spotburst("describe", "mine").out
+    assert "Next        nothing by itself: the same `spotburst run` again goes on from the start" in stopped
+    assert "can't be asked" not in stopped
