@@ -40,6 +40,12 @@ class Index:
         for intent in sorted(view.intents, key=lambda i: (i.created, i.launch_id)):
             self.intents[intent.node].append(intent)
             self.intent[intent.launch_id] = intent
+        self._current = {
+            intent.node: intent
+            for found in self.intents.values()
+            for intent in found
+            if intent.state is not IntentState.RETIRED
+        }
         self.jobs_on: dict[str, list[Job]] = defaultdict(list)
         self.job: dict[int, Job] = {}
         for job in view.jobs or ():
@@ -69,7 +75,7 @@ class Index:
 
     def current(self, node: str) -> Intent | None:
         """The intent whose machine is this node now: the newest that is not retired."""
-        return next((i for i in reversed(self.intents.get(node, [])) if i.state is not IntentState.RETIRED), None)
+        return self._current.get(node)
 
     def machine(self, intent: Intent) -> Instance | None:
         """The intent's machine as the cloud shows it."""

@@ -22,7 +22,7 @@ from slurm_plugin.ledger import Ledger
 from slurm_plugin.manager.apply import Applier
 from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.launch import Launcher
-from slurm_plugin.manager.loop import in_transition
+from slurm_plugin.manager.loop import in_transition, spare_collections
 from slurm_plugin.manager.observe import Observer
 from slurm_plugin.manager.say import Once
 from slurm_plugin.reconcile import Policy, decide
@@ -159,6 +159,7 @@ class Site:
     """A manager in its steady state: every node up, every machine known."""
 
     def __init__(self, folder: Path) -> None:
+        spare_collections()
         began = time.process_time()
         config = settings(folder)
         policy = Policy.of(config)

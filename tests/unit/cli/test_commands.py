@@ -48,6 +48,7 @@ def test_help_lists_every_command(spotburst: Spotburst) -> None:
         "attempts",
         "checkpoints",
         "nodes",
+        "offerings",
         "store",
         "manager",
         "render",
