@@ -9,6 +9,8 @@ from pathlib import Path
 
 import pytest
 
+from job_wrapper.errors import ExitCode
+from job_wrapper.store.retention import collect
 from slurm_plugin.ledger import Ledger
 from tests.unit.cli.conftest import START, Said, Site
 
@@ -69,9 +71,21 @@ def test_verify_finds_one_wrong_byte_and_says_where(site: Site, spotburst: Spotb
     assert pack.name in said.out
 
 
+def test_of_a_finished_run_the_final_checkpoint_alone_must_be_there(site: Site, spotburst: Spotburst) -> None:
+    third = site.reclaimed_twice()
+    collect(third, keep=1)
+    shown = spotburst("checkpoints", "123", "--json")
+    assert shown.code == 0
+    assert [c["state"] for c in json.loads(shown.out)][-2:] == ["deleted", "kept"]
+    site.store.delete([third.entry.summary.commits[-1].manifest.key])
+    assert spotburst("checkpoints", "123").code == ExitCode.RESTORE_FAILED
+
+
 def test_a_missing_manifest_is_damage_and_the_others_are_told(site: Site, spotburst: Spotburst) -> None:
-    site.reclaimed_twice()
-    next(site.folder.glob("store/demo/123/main/data/e00000002/manifest-*")).unlink()
+    claim = site.claim("123")
+    older = site.commit(claim, 10, b"x")
+    site.commit(claim, 20, b"y")
+    site.store.delete([older.summary.commits[-1].manifest.key])
     said = spotburst("checkpoints", "123", "--json")
     assert said.code == 83
     assert [c["state"] for c in json.loads(said.out)][-2:] == ["damaged", "kept"]
