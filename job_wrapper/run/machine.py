@@ -302,7 +302,7 @@ class Machine(Leaving):
             late = interruption is not None and interruption.ends_here and now >= interruption.leave_by()
             return self._leave(now) if late else []
         finished = judge_exit(self._exit.status, self._exit.oom)
-        if finished is None and self.rules.counters and not self._final_save:
+        if finished is None and self.rules.counters and self.rules.commits and not self._final_save:
             self._final_save = True
             desk.save_files("killed", True, now)
             return []

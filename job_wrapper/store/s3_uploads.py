@@ -7,6 +7,7 @@ obstore can't list them, boto3 can; without it (``spotburst[aws]``) they stay un
 from __future__ import annotations
 
 import logging
+import os
 from functools import lru_cache
 from importlib.util import find_spec
 from typing import Any
@@ -22,7 +23,8 @@ def discard_uploads(bucket: str, endpoint: str, region: str | None, prefix: str)
 
     gone: list[str] = []
     try:
-        client = _client(endpoint, region)
+        who = tuple(os.environ.get(name, "") for name in _CREDENTIALS)
+        client = _client(endpoint, region, who)
         for page in client.get_paginator("list_multipart_uploads").paginate(Bucket=bucket, Prefix=prefix):
             for upload in page.get("Uploads", ()):
                 if upload["Key"].startswith(prefix):
@@ -33,9 +35,13 @@ def discard_uploads(bucket: str, endpoint: str, region: str | None, prefix: str)
     return gone
 
 
+_CREDENTIALS = ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY", "AWS_SESSION_TOKEN", "AWS_PROFILE")
+"""What boto3 reads once, when a client is made."""
+
+
 @lru_cache(maxsize=4)
-def _client(endpoint: str, region: str | None) -> Any:
-    """Kept: an epoch is asked for at a time, and a client costs more than the request."""
+def _client(endpoint: str, region: str | None, who: tuple[str, ...]) -> Any:
+    """Kept: an epoch is asked for at a time, and a client costs more than the request. For the credentials ``who`` alone."""
     import boto3
     from botocore.config import Config
 

@@ -6,7 +6,7 @@ import signal
 from typing import Any
 
 import pytest
-from hypothesis import given, settings
+from hypothesis import example, given, settings
 from hypothesis import strategies as st
 
 from job_wrapper.errors import ExitCode
@@ -746,6 +746,15 @@ _events = st.one_of(
     commits=st.booleans(),
     requeue=st.booleans(),
     counters=st.booleans(),
+)
+@example(
+    steps=[ev.Ready(parts=False, committed_at=None), ev.Exited(-9, False)],
+    view=None,
+    in_slurm=False,
+    state_dirs=False,
+    commits=False,
+    requeue=False,
+    counters=True,
 )
 def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
     steps: list[Any],
