@@ -51,4 +51,5 @@ def _client(endpoint: str, region: str | None, who: tuple[str, ...]) -> Any:
         retries={"max_attempts": 2},
         s3={"addressing_style": "path"} if endpoint else None,
     )
-    return boto3.client("s3", endpoint_url=endpoint or None, region_name=region, config=config)
+    # A session of its own: the process's default one keeps the credentials that it found first.
+    return boto3.Session().client("s3", endpoint_url=endpoint or None, region_name=region, config=config)

@@ -54,7 +54,12 @@ def killed_while_uploading(uri: str, key: str) -> None:
 
 
 @pytest.mark.s3
-def test_parts_that_a_killed_process_has_sent_are_collected(s3_server: S3Server, s3_uri: str) -> None:
+def test_parts_that_a_killed_process_has_sent_are_collected(
+    s3_server: S3Server, s3_uri: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    # A program may have made boto3's default session before, with other credentials.
+    others = boto3.Session(aws_access_key_id="other", aws_secret_access_key="other-secret")
+    monkeypatch.setattr(boto3, "DEFAULT_SESSION", others)
     store = open_store(s3_uri, prove=False)
     prefix = s3_uri.removeprefix(s3_server.uri + "/")
     dead = RunLog(store, RUN).claim(writer(0))
