@@ -153,14 +153,13 @@ class DirectCommitter:
     between its own requests; None makes none.
     """
 
-    def __init__(self, claim: Claim, *, keep: int = 3, interval: float | None = None) -> None:
+    def __init__(self, claim: Claim, *, interval: float | None = None) -> None:
         self.uri, self.run, self.store, self.data_prefix = claim.store.uri, claim.run, claim.store, claim.data_prefix
         self.patience = 0.0
         self.stopped = False
         self.fenced = False
         self.attention = False
         self._claim = claim
-        self._keep = keep
         self._request: Request | None = None
         self._stop_after = 0
         self._seq = 0
@@ -182,7 +181,7 @@ class DirectCommitter:
         claim = RunLog(store, run_path("local", run)).claim(writer, keep=keep)
         for damaged in claim.passed_over:
             log.warning("passed over: %s", damaged)
-        return cls(claim, keep=keep, interval=interval)
+        return cls(claim, interval=interval)
 
     def ask(self, *, urgent: bool = False, stop: bool = False, reason: str = "") -> None:
         """Ask the program for a checkpoint; with ``stop`` it ends after the commit. Safe in a signal handler."""
@@ -238,7 +237,7 @@ class DirectCommitter:
             self.stopped = self.attention = True
         else:
             try:
-                collect(claim, keep=self._keep)
+                collect(claim)
             except StoreError as error:
                 log.warning("older checkpoints were not removed: %s", error)
         return Committed(entry.seq, stop)

@@ -139,13 +139,14 @@ class Attempt(Beginning):
 
     def end(self, code: int, reason: str) -> None:
         """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""
-        self._telling(lambda resumed: self._claim.end(code, reason, resumed))
         # Not while other ranks may still be reading an older one.
-        if code == 0 and self.identity.tasks == 1 and self._claim.entry.summary.commits:
+        alone = code == 0 and self.identity.tasks == 1
+        self._telling(lambda resumed: self._claim.end(code, reason, resumed, keep=1 if alone else None))
+        if alone and self._claim.entry.summary.commits:
             from job_wrapper.store.retention import collect
 
             try:
-                collect(self._claim, keep=1)
+                collect(self._claim)
             except SpotburstError as error:
                 self.say(f"older checkpoints could not be deleted: {error}")
 
@@ -157,7 +158,7 @@ class Attempt(Beginning):
         """Delete what no kept commit needs."""
         from job_wrapper.store.retention import collect
 
-        collect(self._claim, keep=self.options.keep)
+        collect(self._claim)
 
     def newer_epoch(self) -> int:
         """The epoch that fenced this one, as far as the store tells."""

@@ -5,7 +5,7 @@ from __future__ import annotations
 import builtins
 import queue
 import threading
-from collections.abc import Callable, Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from typing import Any
 
 import obstore
@@ -42,7 +42,7 @@ class BucketStore:
         self._prefix = prefix.strip("/") + "/" if prefix.strip("/") else ""
         self._client = client
         self._once = once
-        self.uploads: Callable[[str], builtins.list[str]] | None = None
+        self.uploads: Callable[[Sequence[str]], builtins.list[str]] | None = None
         """Gives up the unfinished uploads to paths that begin so, where the provider leaves them to be given up."""
 
     def _path(self, key: str) -> str:
@@ -139,12 +139,14 @@ class BucketStore:
             except (BaseError, OSError, ValueError) as error:
                 raise self.translated(error, paths[start][len(self._prefix) :], writing=True) from error
 
-    def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> builtins.list[str]:
-        """Give up what interrupted uploads below ``prefix`` left; returns the paths in the bucket.
+    def discard_unfinished(self, *prefixes: str, older_than: float = 0.0) -> builtins.list[str]:
+        """Give up what interrupted uploads below the ``prefixes`` left; returns the paths in the bucket.
 
         With ``older_than`` nothing: where that is asked, objects are written in one request.
         """
-        return self.uploads(self._prefix + prefix) if self.uploads is not None and not older_than else []
+        if self.uploads is None or older_than or not prefixes:
+            return []
+        return self.uploads([self._prefix + prefix for prefix in prefixes])
 
     def _delete_one_by_one(self, paths: builtins.list[str]) -> None:
         from concurrent.futures import ThreadPoolExecutor  # not at the start of every wrapper

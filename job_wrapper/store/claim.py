@@ -93,11 +93,16 @@ class Claim:
         with self._lock:
             return self._append(Kind.SUSPENDED, self._same, dict(body or {}))
 
-    def end(self, exit_code: int, reason: str, body: dict[str, Any] | None = None) -> Entry:
-        """Record that the program has ended by itself, or that the run is given up. Nothing is written after it."""
+    def end(self, exit_code: int, reason: str, body: dict[str, Any] | None = None, *, keep: int | None = None) -> Entry:
+        """Record that the program has ended by itself, or that the run is given up. Nothing is written after it.
+
+        ``keep``: so many of the newest commits are still named, and the others may be collected; None for all. Only for a run that has
+        succeeded: one that failed may be started again, and then needs an older commit where the newest turns out to be damaged.
+        """
 
         def summary(_seq: int, _when: float) -> Summary:
-            return replace(self.entry.summary, ended=exit_code)
+            last = self.entry.summary
+            return replace(last if keep is None else narrowed(last, keep), ended=exit_code)
 
         with self._lock:
             return self._append(Kind.END, summary, {"exit_code": exit_code, "reason": reason, **(body or {})})
@@ -206,7 +211,16 @@ def with_commit(summary: Summary, ref: CommitRef, keep: int) -> Summary:
     A commit that failed to restore does not count: dropping a good one for its sake would leave fewer that verify than asked for.
     """
     good = [c for c in summary.commits if not summary.failed_restores.get(c.seq)]
-    commits = (*good, ref)[-max(1, keep) :]
+    return _naming(summary, (*good, ref)[-max(1, keep) :])
+
+
+def narrowed(summary: Summary, keep: int) -> Summary:
+    """``summary`` with the newest ``keep`` commits that are not known to be bad; all are bad, the newest of these. Pure."""
+    good = tuple(c for c in summary.commits if not summary.failed_restores.get(c.seq))
+    return _naming(summary, (good or summary.commits)[-max(1, keep) :])
+
+
+def _naming(summary: Summary, commits: tuple[CommitRef, ...]) -> Summary:
     names = {c.seq for c in commits}
     return replace(
         summary, commits=commits, failed_restores={s: n for s, n in summary.failed_restores.items() if s in names}

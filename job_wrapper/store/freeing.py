@@ -111,8 +111,7 @@ def _delete(store: ObjectStore, run: str, epoch: int) -> int:
     doomed.sort(key=lambda info: ("/manifest-" in info.key, info.key))
     store.delete([info.key for info in doomed])
     if isinstance(store, LeavesUnfinished):
-        for number in range(1, epoch):
-            store.discard_unfinished(paths.data_prefix(run, number) + "/")
+        store.discard_unfinished(*(paths.data_prefix(run, number) + "/" for number in range(1, epoch)))
     return sum(info.size for info in doomed)
 
 

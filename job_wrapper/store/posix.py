@@ -241,13 +241,13 @@ class PosixStore:
                     break
                 folder = os.path.dirname(folder)
 
-    def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> builtins.list[str]:
-        """Remove what interrupted writes under ``prefix`` (a folder, with ``/``) left ``older_than`` seconds ago or earlier.
+    def discard_unfinished(self, *prefixes: str, older_than: float = 0.0) -> builtins.list[str]:
+        """Remove what interrupted writes under the ``prefixes`` (folders, with ``/``) left ``older_than`` seconds ago or earlier.
 
         Folders that are empty then go too. Returns the names of the removed files.
         """
         removed = []
-        pending = [prefix.rstrip("/")]
+        pending = [prefix.rstrip("/") for prefix in prefixes]
         while pending:
             folder = pending.pop()
             for entry in self._scan(folder):

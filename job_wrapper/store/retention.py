@@ -16,17 +16,17 @@ from job_wrapper.store.read import read_manifest
 class LeavesUnfinished(Protocol):
     """A store on which an interrupted write leaves something that listings don't show."""
 
-    def discard_unfinished(self, prefix: str, older_than: float = 0.0) -> list[str]:
-        """Remove what interrupted writes under ``prefix`` left ``older_than`` seconds ago or earlier; returns its names."""
+    def discard_unfinished(self, *prefixes: str, older_than: float = 0.0) -> list[str]:
+        """Remove what interrupted writes under the ``prefixes`` left ``older_than`` seconds ago or earlier; returns its names."""
         ...
 
 
-def collect(claim: Claim, *, keep: int) -> list[str]:
+def collect(claim: Claim) -> list[str]:
     """Delete what no kept commit names, leftovers of earlier epochs included; returns the deleted keys.
 
-    Kept are the commits that the newest entry names, since another may be about to restore any of them; once the run has ended with
-    exit code 0, which nobody goes on from, the newest ``keep``. Nothing is deleted when a kept manifest can't be read, since it can't be told what that one needs. Raises
-    ``Fenced`` before anything is deleted if a newer epoch holds the run, and ``StoreError``.
+    Kept are the commits that the newest entry names, since another may be about to restore any of them. Nothing is deleted when a kept
+    manifest can't be read, since it can't be told what that one needs. Raises ``Fenced`` before anything is deleted if a newer epoch
+    holds the run, and ``StoreError``.
 
     Safe also for a holder that is fenced the moment after: what it deletes was written by itself or by earlier epochs and is named
     by no commit that a later epoch could have started from.
@@ -35,11 +35,9 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
         claim.check()
     entry = claim.entry
     ended = entry.kind is Kind.END
-    # A run that failed is started again, and then needs an older commit where the newest turns out to be damaged.
-    kept = entry.summary.commits[-max(1, keep) :] if ended and entry.summary.ended == 0 else entry.summary.commits
     store, run = claim.store, claim.run
     try:
-        needed = names(store, kept)
+        needed = names(store, entry.summary.commits)
     except (Damaged, ObjectMissing):
         return []
     mine: set[str] = set()
@@ -63,13 +61,12 @@ def collect(claim: Claim, *, keep: int) -> list[str]:
     del claim.dropped[: len(dropped)]
     if isinstance(store, LeavesUnfinished):
         # Once will do for the dead: on a bucket each look is a request.
-        for epoch in range(claim.swept + 1, claim.epoch + ended):
-            doomed += store.discard_unfinished(paths.data_prefix(run, epoch) + "/")
+        dead = range(claim.swept + 1, claim.epoch + ended)
+        doomed += store.discard_unfinished(*(paths.data_prefix(run, epoch) + "/" for epoch in dead))
         claim.swept = claim.epoch - 1
         # Others may be writing these just now.
         pointers = paths.pointer_of_run(run, claim.writer.job_id).rpartition("/")[0] + "/"
-        for prefix in (paths.log_prefix(run), pointers):
-            doomed += store.discard_unfinished(prefix, older_than=3600.0)
+        doomed += store.discard_unfinished(paths.log_prefix(run), pointers, older_than=3600.0)
     return doomed
 
 

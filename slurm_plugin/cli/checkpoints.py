@@ -117,25 +117,16 @@ def checkpoints(store: ObjectStore, entries: list[Entry], *, verify: bool) -> li
     summary = entries[-1].summary if entries else None
     kept = {commit.seq: commit for commit in summary.commits} if summary else {}
     failed = summary.failed_restores if summary else {}
-    # Of a run that has succeeded only the final checkpoint stays (`retention.collect`), though its last entry still names the others.
-    final = summary.commits[-1].seq if summary and summary.commits and summary.ended == 0 else None
-    may_go = set(kept) - {final} if final is not None else set()
     known: set[str] = set()
     return [
-        _checkpoint(store, e, kept.get(e.seq), failed.get(e.seq, 0), known, verify, may_go)
+        _checkpoint(store, e, kept.get(e.seq), failed.get(e.seq, 0), known, verify)
         for e in entries
         if e.kind is Kind.COMMIT
     ]
 
 
 def _checkpoint(
-    store: ObjectStore,
-    entry: Entry,
-    kept: CommitRef | None,
-    failures: int,
-    known: set[str],
-    verify: bool,
-    may_go: set[int],
+    store: ObjectStore, entry: Entry, kept: CommitRef | None, failures: int, known: set[str], verify: bool
 ) -> Checkpoint:
     seconds = entry.body.get("seconds")
     size = uploaded = error = None
@@ -147,8 +138,7 @@ def _checkpoint(
                 verify_checkpoint(store, kept.manifest)
             state = "verified" if verify else "kept"
         except (Damaged, ObjectMissing) as fault:
-            if entry.seq not in may_go:
-                state, error = "damaged", str(fault)
+            state, error = "damaged", str(fault)
         if failures and error is None:
             state += f", failed to restore {failures} time{'s' if failures > 1 else ''}"
     return Checkpoint(

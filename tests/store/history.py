@@ -55,6 +55,12 @@ class Model:
             self.failed[seq] = self.failed.get(seq, 0) + 1
         elif entry.kind is Kind.END:
             self.ended = entry.body["exit_code"]
+            if self.ended == 0 and len(entry.summary.commits) < len(
+                self.commits
+            ):  # of a success the newest good one may do
+                self.commits = [c for c in self.commits if not self.failed.get(c.seq)] or self.commits
+                self.commits = self.commits[-max(1, len(entry.summary.commits)) :]
+                self.failed = {s: n for s, n in self.failed.items() if s in {c.seq for c in self.commits}}
 
     def _check_claimant(self, entry: Entry) -> None:
         by = entry.writer

@@ -63,7 +63,7 @@ class Saver:
         self.base = parts
 
     def collect(self) -> None:
-        collect(self.claim, keep=KEEP)
+        collect(self.claim)
 
     def check(self, commit: CommitRef, fresh: Path) -> None:
         """``commit`` holds all of its step. ``fresh`` is an empty folder."""
@@ -94,7 +94,7 @@ class Direct(Saver):
 
     def __init__(self, store: ObjectStore, restart: int, root: Path) -> None:
         super().__init__(store, restart, root)
-        self.committer = DirectCommitter(self.claim, keep=KEEP, interval=None)
+        self.committer = DirectCommitter(self.claim)
 
     def _commit(self, step: int, parts: dict[str, ObjectRef]) -> None:
         self.committer.commit(step, parts, None)

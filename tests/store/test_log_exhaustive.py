@@ -54,7 +54,7 @@ def program(restart: int, plan: str, *, job: str = "12", step: int = 0, keep: in
                 _restore(teller, claim, base)
             elif act == "g":
                 try:
-                    collect(claim, keep=1)
+                    collect(claim)
                 except StoreError:
                     continue
             elif act == "?":
@@ -93,7 +93,7 @@ def _ending(claim: Claim, act: str) -> Callable[[], Entry]:
     return {
         "i": lambda: claim.interrupted("reclaim"),
         "s": claim.suspended,
-        "e": lambda: claim.end(0, "Completed"),
+        "e": lambda: claim.end(0, "Completed", keep=1),
         "f": lambda: claim.end(3, "Failed"),
         "x": lambda: claim.restore_failed(
             claim.entry.summary.commits[-1].seq if claim.entry.summary.commits else 0, "bad"
@@ -120,8 +120,7 @@ class Check:
         if self._data and entries:
             assert entries[-1].kind is not Kind.RESTORE_FAILED, "what the holder was to restore is gone"
             summary = entries[-1].summary
-            commits = summary.commits[-1:] if summary.ended is not None else summary.commits
-            for commit in commits:
+            for commit in summary.commits:
                 manifest = objects.get(commit.manifest.key)
                 assert manifest is not None, f"the manifest of commit {commit.seq} is not there"
                 assert set(decode_manifest(manifest, "x").packs) <= set(objects), (

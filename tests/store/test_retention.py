@@ -34,7 +34,7 @@ def test_the_newest_commits_stay_with_all_they_need(store: ObjectStore) -> None:
             contents[step] = {"frozen": FROZEN, "weight": os.urandom(2000)}
             entry = save(claim, step, contents[step], base)
             base = load_part(store, entry.summary.commits[-1].manifest)
-            collect(claim, keep=2)
+            collect(claim)
             for commit in entry.summary.commits:
                 verify_checkpoint(store, commit.manifest)
                 assert commit.step is not None
@@ -53,7 +53,7 @@ def test_a_fenced_holder_deletes_nothing() -> None:
     RunLog(store, RUN).claim(writer(1))
     before = data(store)
     with pytest.raises(Fenced):
-        collect(old, keep=1)
+        collect(old)
     assert data(store) == before
 
 
@@ -69,7 +69,7 @@ def test_a_holder_fenced_while_it_deletes_harms_no_one() -> None:
                 newest = successor.entry.summary.commits[-1].manifest
                 save(successor, 9, {"frozen": FROZEN, "w": b"9"}, load_part(self, newest))
                 self.successor = successor
-                collect(successor, keep=1)
+                collect(successor)
             super().delete(doomed)
 
         asleep = False
@@ -78,7 +78,7 @@ def test_a_holder_fenced_while_it_deletes_harms_no_one() -> None:
     old = RunLog(store, RUN).claim(writer(0), keep=1)
     first = save(old, 1, {"frozen": FROZEN, "w": b"1"})
     save(old, 2, {"frozen": FROZEN, "w": b"2"}, load_part(store, first.summary.commits[-1].manifest))
-    collect(old, keep=1)
+    collect(old)
     assert store.asleep
     assert load(store, store.successor.entry.summary.commits[-1].manifest) == {"frozen": FROZEN, "w": b"9"}
 
@@ -91,7 +91,7 @@ def test_what_other_ranks_are_writing_is_left_alone() -> None:
         ref = other.finish()
     save(claim, 1, {"w": b"1"})
     save(claim, 2, {"w": b"2"})
-    assert collect(claim, keep=1) != []
+    assert collect(claim) != []
     assert store.get(ref.key)
 
 
@@ -104,7 +104,7 @@ def test_leftovers_of_dead_attempts_go(tmp_path: Path) -> None:
     assert len(list(tmp_path.rglob("half.pack~*"))) == 1
     claim = RunLog(store, RUN).claim(writer(1))
     save(claim, 1, {"w": b"1"})
-    gone = collect(claim, keep=3)
+    gone = collect(claim)
     assert f"{dead.data_prefix}/whole.pack" in gone and any("half.pack~" in key for key in gone)
     assert not (tmp_path / dead.data_prefix).exists()
 
@@ -116,20 +116,21 @@ def test_nothing_is_deleted_while_a_kept_manifest_is_unreadable(tmp_path: Path) 
         entry = save(first, step, {"w": bytes([step])})
     (tmp_path / entry.summary.commits[0].manifest.key).write_bytes(b"{}")
     before = data(store)
-    assert collect(first, keep=2) == []
+    assert collect(first) == []
     assert data(store) == before
     first.restore_failed(entry.summary.commits[0].seq, "damaged")
     save(first, 3, {"w": b"3"})
-    assert collect(first, keep=2) != []
+    assert collect(first) != []
 
 
 def test_after_the_end_only_the_final_checkpoint_stays(store: ObjectStore) -> None:
     claim = RunLog(store, RUN).claim(writer(0))
     for step in range(3):
         save(claim, step, {"w": bytes([step])})
-    assert collect(claim, keep=1) == []  # while it runs, all that the log names may be restored
-    end = claim.end(0, "Completed")
-    collect(claim, keep=1)
+    assert collect(claim) == []  # while it runs, all that the log names may be restored
+    end = claim.end(0, "Completed", keep=1)
+    assert [commit.step for commit in end.summary.commits] == [2]
+    collect(claim)
     assert load(store, end.summary.commits[-1].manifest) == {"w": b"\2"}
     assert len(data(store)) == 3
 
@@ -141,7 +142,7 @@ def test_foreign_objects_are_left_alone() -> None:
     claim = RunLog(store, RUN).claim(writer(0), keep=1)
     save(claim, 1, {"w": b"1"})
     save(claim, 2, {"w": b"2"})
-    collect(claim, keep=1)
+    collect(claim)
     assert store.get(f"{RUN}/data/notes.txt") and store.get("c/12/other/data/e00000001/x")
 
 
@@ -153,7 +154,7 @@ def test_a_run_that_failed_keeps_what_it_may_be_started_again_from() -> None:
         save(claim, step, {"w": bytes([step])})
     store.put(f"{claim.data_prefix}/never-committed.pack", b"x")
     claim.end(3, "Failed")
-    assert collect(claim, keep=1) == [f"{claim.data_prefix}/never-committed.pack"]
+    assert collect(claim) == [f"{claim.data_prefix}/never-committed.pack"]
     again = RunLog(store, RUN).claim(writer(1))
     for commit in again.entry.summary.commits:
         assert load(store, commit.manifest) == {"w": bytes([commit.step or 0])}
@@ -166,13 +167,13 @@ def test_unfinished_files_go_with_the_attempt_that_left_them(tmp_path: Path) -> 
     save(claim, 1, {"w": b"1"})
     for key in (f"{claim.data_prefix}/killed-rank.pack", f"{RUN}/log/00000009.json", "c/jobs/12/main"):
         store.open_write(key).write(b"half")
-    assert collect(claim, keep=3) == []
+    assert collect(claim) == []
     for left in tmp_path.rglob("*~*"):
         os.utime(left, (1, 1))
-    collect(claim, keep=3)
+    collect(claim)
     assert [p.parent.name for p in tmp_path.rglob("*~*")] == ["e00000001"]
     claim.end(0, "Completed")
-    collect(claim, keep=1)
+    collect(claim)
     assert list(tmp_path.rglob("*~*")) == []
     assert find_runs(store, "c", "12") == [RUN]
 
@@ -192,8 +193,8 @@ def test_a_commit_made_while_another_thread_collects_is_not_forgotten() -> None:
     claim = RunLog(store, RUN).claim(writer(0), keep=1)
     save(claim, 1, {"w": b"1"})
     save(claim, 2, {"w": b"2"})
-    collect(claim, keep=1)
+    collect(claim)
     assert store.busy
-    collect(claim, keep=1)
+    collect(claim)
     assert len(data(store)) == 3
     assert load(store, claim.entry.summary.commits[-1].manifest) == {"w": b"3"}

@@ -73,7 +73,7 @@ def test_parts_that_a_killed_process_has_sent_are_collected(
     killed_while_uploading(s3_uri, "c/13/main/data/e00000001/anothers.pack")
     assert "killed.pack" in uploads(s3_server, prefix)
     save(claim, 2, {"w": b"2"})
-    assert any(path.endswith("/killed.pack") for path in collect(claim, keep=3))
+    assert any(path.endswith("/killed.pack") for path in collect(claim))
     left = uploads(s3_server, prefix)
     assert "killed.pack" not in left and "anothers.pack" in left
     mine.close()
@@ -81,6 +81,6 @@ def test_parts_that_a_killed_process_has_sent_are_collected(
     # What this very attempt's killed helpers left goes at the end.
     killed_while_uploading(s3_uri, f"{claim.data_prefix}/helper.pack")
     claim.end(0, "Completed")
-    collect(claim, keep=1)
+    collect(claim)
     assert uploads(s3_server, f"{prefix}/{RUN}") == []
     assert load(store, claim.entry.summary.commits[-1].manifest) == {"w": b"2"}

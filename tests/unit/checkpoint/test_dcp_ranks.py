@@ -100,4 +100,4 @@ def test_a_step_that_no_manifest_can_hold(step: int, tmp_path: Path) -> None:
     with pytest.raises(CheckpointException, match="step"):
         dcp.save({"x": torch.ones(4)}, storage_writer=RunWriter(committer, step=step))
     assert committer._claim.entry.summary.commits == ()
-    collect(committer._claim, keep=1)
+    collect(committer._claim)

@@ -73,7 +73,7 @@ class Site:
             body |= {"resumed_at": self.now - 1.0, "restored_step": resumed}
         return claim.commit(manifest, step=step, body=body)
 
-    def reclaimed_twice(self, job: str = "123") -> Claim:
+    def reclaimed_twice(self, job: str = "123", keep: int | None = None) -> Claim:
         """Attempt 1 is reclaimed with notice, attempt 2 vanishes, attempt 3 finishes."""
         first = self.claim(job)
         for step in (10, 20, 30):
@@ -101,7 +101,7 @@ class Site:
         self.tick(10)
         self.commit(third, 50, b"w" * 4000, resumed=40)
         self.tick(1)
-        third.end(0, "finished")
+        third.end(0, "finished", keep=keep)
         return third
 
 

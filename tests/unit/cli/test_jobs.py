@@ -72,8 +72,8 @@ def test_verify_finds_one_wrong_byte_and_says_where(site: Site, spotburst: Spotb
 
 
 def test_of_a_finished_run_the_final_checkpoint_alone_must_be_there(site: Site, spotburst: Spotburst) -> None:
-    third = site.reclaimed_twice()
-    collect(third, keep=1)
+    third = site.reclaimed_twice(keep=1)
+    collect(third)
     shown = spotburst("checkpoints", "123", "--json")
     assert shown.code == 0
     assert [c["state"] for c in json.loads(shown.out)][-2:] == ["deleted", "kept"]
