@@ -9,6 +9,7 @@ import socket
 import subprocess
 import sys
 import threading
+from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
@@ -21,6 +22,7 @@ from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import names, template
 from slurm_plugin.config import AwsProvider
 from slurm_plugin.slurm.hostlist import expand
+from tests.fixtures.http_server import QuietHandler, serving
 
 CONFIG = AwsProvider(
     type="aws",
@@ -106,49 +108,30 @@ def test_five_hundred_machines_are_named_in_thirty_calls() -> None:
     assert names.fleet_tags({}, members[0][0], "t", members)[f"{names.NODES}0"] == "gpu-[1-500]"
 
 
-class Imds:
-    """A metadata service that serves tags: the last digit appears after some questions."""
+def tag_service(tags_: dict[str, str], late: int) -> AbstractContextManager[str]:
+    """A metadata service that serves tags: the last digit appears after some questions. Gives its URL."""
+    left = iter(range(late))
 
-    def __init__(self, tags_: dict[str, str], late: int) -> None:
-        from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+    class Handler(QuietHandler):
+        def do_PUT(self) -> None:
+            self._say("token")
 
-        outer = self
-        self.left = late
+        def do_GET(self) -> None:
+            path = self.path.removeprefix("/latest/meta-data/tags/instance").strip("/")
+            if self.headers.get("X-aws-ec2-metadata-token") != "token":
+                self.send_error(401)
+            elif path:
+                self._say(tags_[path])
+            else:
+                hidden = next(left, None) is not None
+                self._say("\n".join(k for k in tags_ if not (hidden and k == "spotburst-digit-0")))
 
-        class Handler(BaseHTTPRequestHandler):
-            def do_PUT(self) -> None:
-                self._say("token")
+        def _say(self, text: str) -> None:
+            self.send_response(200)
+            self.end_headers()
+            self.wfile.write(text.encode())
 
-            def do_GET(self) -> None:
-                path = self.path.removeprefix("/latest/meta-data/tags/instance").strip("/")
-                if self.headers.get("X-aws-ec2-metadata-token") != "token":
-                    self.send_error(401)
-                elif path:
-                    self._say(tags_[path])
-                else:
-                    outer.left -= 1
-                    hidden = outer.left >= 0
-                    self._say("\n".join(k for k in tags_ if not (hidden and k == "spotburst-digit-0")))
-
-            def _say(self, text: str) -> None:
-                self.send_response(200)
-                self.end_headers()
-                self.wfile.write(text.encode())
-
-            def log_message(self, *_: object) -> None:
-                pass
-
-        self.server = ThreadingHTTPServer(("127.0.0.1", 0), Handler)
-
-    def __enter__(self) -> str:
-        import threading
-
-        threading.Thread(target=self.server.serve_forever, daemon=True).start()
-        return f"http://127.0.0.1:{self.server.server_port}"
-
-    def __exit__(self, *_: object) -> None:
-        self.server.shutdown()
-        self.server.server_close()
+    return serving(Handler)
 
 
 def run_name_node(
@@ -191,7 +174,7 @@ def test_a_node_learns_its_name_at_boot(tmp_path: Path) -> None:
     members = list(zip(launch_ids.batch(12), [f"gpu-{n}" for n in range(1, 13)], strict=True))
     found = names.fleet_tags({tags.OFFERING: "ec2/r/z/t/spot", "Name": "c spot"}, members[0][0], "t", members)
     found |= {"spotburst-digit-1": "1", "spotburst-digit-0": "1"}
-    with Imds(found, late=1) as endpoint:
+    with tag_service(found, late=1) as endpoint:
         done = run_name_node(tmp_path, user_data, endpoint, "30")
     assert (done.returncode, done.stdout) == (0, "gpu-12\n"), done.stderr
     told = json.loads((tmp_path / "out.json").read_text())
@@ -200,7 +183,7 @@ def test_a_node_learns_its_name_at_boot(tmp_path: Path) -> None:
 
 def test_a_node_without_a_name_starts_nothing(tmp_path: Path) -> None:
     user_data = user_data_of(template.contents(CONFIG, {"cluster": "c"}, "[Unit]\n", None))
-    with Imds({"spotburst-digits": "1"}, late=0) as endpoint:
+    with tag_service({"spotburst-digits": "1"}, late=0) as endpoint:
         done = run_name_node(tmp_path, user_data, endpoint, "0")
     assert done.returncode == 1
     assert done.stderr.startswith("spotburst: this machine's node is unknown: the tags do not tell yet")
