@@ -25,8 +25,9 @@ from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.lane import Lane
 from slurm_plugin.reconcile import NodeSetFacts, Policy, Shape
 from tests.fixtures.ec2_stage import Ec2Stage
+from tests.unit.manager.fake_cloud import FakeCloud, Machine
 from tests.unit.manager.harness import Manager
-from tests.unit.manager.world import FakeCloud, Killed, Killer, Machine, World
+from tests.unit.manager.world import Killed, Killer, World
 
 NODES = ("spot-1", "spot-2", "spot-3", "spot-4")
 

@@ -1,0 +1,42 @@
+"""Programs for a real wrapper to run, and looks at their processes."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from conftest import Room
+
+
+COUNTER = """
+    import os, sys, time, job_wrapper
+    file = os.path.join(job_wrapper.state_dir(), "step")
+    step = int(open(file).read()) if job_wrapper.restored() else 0
+    print("from", step, flush=True)
+    last = int(os.environ.get("LAST", "1000000"))
+    def save():
+        with open(file + ".new", "w") as f:
+            f.write(str(step))
+        os.replace(file + ".new", file)
+    job_wrapper.on_request(save)
+    open("ready", "w").close()
+    while step < last:
+        step += 1
+        time.sleep(0.01)
+        job_wrapper.requested()
+    save()
+"""
+SLEEPER = "import time\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+
+
+def ready(room: Room) -> None:
+    room.wait_for((room.path / "ready").exists)
+    (room.path / "ready").unlink()
+
+
+def alive(pid: int) -> bool:
+    try:
+        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()[0] != "Z"
+    except OSError:
+        return False

@@ -1,0 +1,122 @@
+"""The wrappers of several attempts, steps and ranks of one job: which of them may run, and what it goes on from."""
+
+from __future__ import annotations
+
+import signal
+import subprocess
+from typing import TYPE_CHECKING
+
+import pytest
+
+from job_wrapper.errors import ExitCode
+from tests.unit.run.programs import COUNTER, SLEEPER, ready
+
+if TYPE_CHECKING:
+    from conftest import Room
+
+
+def test_finished_run_is_not_run_again(room: Room) -> None:
+    room.run(["sh", "-c", "echo once >> file"])
+    code, _, err = room.run(["sh", "-c", "echo once >> file"], restarts="1")
+    assert code == 0
+    assert (room.path / "file").read_text() == "once\n"
+    assert "ended successfully" in err
+
+
+def test_another_command_of_the_same_job_needs_a_name(room: Room) -> None:
+    room.run(["true"])
+    code, _, err = room.run(["echo", "second"], SLURM_STEP_ID="1")
+    assert code == ExitCode.USAGE
+    assert "--name" in err
+    code, out, _ = room.run(["echo", "second"], "--name", "second", SLURM_STEP_ID="1")
+    assert (code, out) == (0, "second\n")
+
+
+def test_next_attempt_of_an_unfinished_run_may_have_another_command(room: Room) -> None:
+    room.run(["sh", "-c", "kill -KILL $$", "node-1"])  # such as the address of the job's first node
+    code, _, err = room.run(["sh", "-c", "exit 0", "node-2"], restarts="1")
+    assert code == 0, err
+    assert room.kinds().count("claim") == 2
+
+
+def test_second_attempt_fences_the_first(room: Room) -> None:
+    first = room.start(COUNTER, "--state-dir", str(room.path / "state"))
+    ready(room)
+    second = room.start(COUNTER, "--state-dir", str(room.path / "state2"), restarts="1")
+    ready(room)
+    first.send_signal(signal.SIGUSR1)  # a commit is asked for
+    code, _, err = room.end(first)
+    assert code == ExitCode.FENCED
+    assert "fenced" in err
+    assert [e.epoch for e in room.log()] == [1, 2], "the old attempt wrote nothing"
+    assert room.calls() == []
+    assert second.poll() is None
+    second.kill()
+
+
+def test_fenced_attempt_is_stopped_between_commits_too(room: Room) -> None:
+    first = room.start(SLEEPER)
+    ready(room)
+    second = room.start(SLEEPER, restarts="1")
+    ready(room)
+    code, _, _ = room.end(first, seconds=15)
+    assert code == ExitCode.FENCED
+    assert room.kinds() == ["claim", "claim"]
+    second.kill()
+
+
+def test_a_job_that_comes_back_does_not_begin_anew_on_a_bare_mount_point(room: Room) -> None:
+    process = room.start(SLEEPER, restarts="1")
+    ready(room)
+    process.kill()
+    process.wait()
+    room.store.rename(room.path / "away")
+    room.store.mkdir()  # the mount point, without what is mounted there
+    room.view(restarts=2)
+    process = room.start(SLEEPER, restarts="2")
+    with pytest.raises(subprocess.TimeoutExpired):
+        process.wait(3)
+    assert not list(room.store.rglob("*")), "nothing may be begun here"
+    room.store.rmdir()
+    (room.path / "away").rename(room.store)
+    room.wait_for(lambda: room.kinds() == ["claim", "claim"])
+    process.kill()
+
+
+def test_older_attempt_is_refused(room: Room) -> None:
+    second = room.start(SLEEPER, restarts="1")
+    ready(room)
+    code, _, _ = room.run(SLEEPER)
+    assert code == ExitCode.RUN_HELD
+    second.kill()
+
+
+def test_two_attempts_without_progress_end_the_run(room: Room) -> None:
+    codes = []
+    for restarts in range(3):
+        room.view(restarts=restarts)
+        code, _, err = room.run(["sh", "-c", "echo x >> tries; kill -9 $$"], restarts=str(restarts))
+        codes.append(code)
+    assert codes == [ExitCode.REQUEUED, ExitCode.REQUEUED, ExitCode.NO_PROGRESS], err
+    assert (room.path / "tries").read_text() == "x\nx\n"
+    end = room.log()[-1]
+    assert (end.kind.value, end.body["reason"]) == ("end", "NoProgress")
+    assert len(room.calls()) == 2
+
+
+def test_other_ranks_find_the_claim_and_write_nothing(room: Room) -> None:
+    state = room.path / "state"
+    command = ["sh", "-c", f"echo $SPOTBURST_EPOCH $(cat {state}/file); echo saved > {state}/file; sleep 1; kill -9 $$"]
+    for restarts, said in (("0", "1\n"), ("1", "2 saved\n")):
+        more = {"SLURM_STEP_NUM_TASKS": "2", "restarts": restarts}
+        options = ["--state-dir", str(state), "--interval", "0.3s"]
+        other = room.start(command, *options, **more, SLURM_PROCID="1")
+        first = room.start(command, *options, **more)
+        _, out, err = room.end(first)
+        assert out == said, err
+        _, out, err = room.end(other)
+        assert out in (said, "1 saved\n"), err
+        (state / "file").unlink()
+        room.view(restarts=1)
+    assert {e.writer.nonce for e in room.log()} == {e.writer.nonce for e in room.log() if e.kind.value == "claim"}
+    assert room.kinds().count("claim") == 2
