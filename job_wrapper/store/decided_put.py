@@ -8,7 +8,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from typing import TypeVar
 
-from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
+from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused, may_pass
 from job_wrapper.store.io_types import ObjectStore, Put
 
 
@@ -39,10 +39,8 @@ def patiently(
     while True:
         try:
             return act()
-        except (StoreRefused, Damaged, ObjectMissing):
-            raise
         except StoreError as error:
-            if patience.now() >= deadline:
+            if not may_pass(error) or patience.now() >= deadline:
                 raise
             if first:
                 told(error)
