@@ -163,7 +163,8 @@ class Checkpointer:
     def tracker_id(self) -> str:
         """An id for an experiment tracker's run (``wandb.init(id=…, resume="allow")``), the same in all attempts of this run."""
         if self._tracker is None:
-            self._tracker = resume.tracker_id(self._committer)
+            committer = self._committer
+            self._tracker = resume.tracker_id(None if committer is None else f"{committer.uri}/{committer.run}")
         return self._tracker
 
     def restore_rng(self) -> None:
@@ -241,8 +242,7 @@ class Checkpointer:
 
     def _set(self, committer: Committer, loaded: Loaded, where: str) -> None:
         tree = loaded.tree
-        if tree["config"] is not None or self._config is not None:
-            self.changed = configuration.check(tree["config"] or {}, self._config or {}, self._allowed, where)
+        self.changed = configuration.check(tree["config"] or {}, self._config or {}, self._allowed, where)
         saved = tree["state"]
         resume.check_parts(saved, self._members, self._allowed, where)
         resume.fill(committer, loaded, where)

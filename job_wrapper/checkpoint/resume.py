@@ -52,11 +52,12 @@ def fill(committer: Committer, loaded: Loaded, where: str) -> None:
         ) from error
 
 
-def tracker_id(committer: Committer | None) -> str:
-    """A new id for an experiment tracker's run, but the same in a second attempt that finds no commit of the first."""
-    if committer is None:
-        return uuid.uuid4().hex
-    return uuid.uuid5(uuid.NAMESPACE_URL, f"{committer.uri}/{committer.run}").hex
+def tracker_id(address: str | None) -> str:
+    """A new id for an experiment tracker's run, but the same in a second attempt that finds no commit of the first.
+
+    ``address`` of the run, ``URI/RUN``; None where there are no checkpoints.
+    """
+    return (uuid.uuid4() if address is None else uuid.uuid5(uuid.NAMESPACE_URL, address)).hex
 
 
 def check_parts(saved: Collection[str], given: Collection[str], allowed: Collection[str], where: str) -> None:

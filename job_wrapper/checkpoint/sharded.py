@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import logging
 import time
-import uuid
 from collections.abc import Collection
 from types import TracebackType
 from typing import Any, NoReturn
@@ -17,7 +16,7 @@ from torch.distributed.checkpoint.state_dict_saver import save
 
 from job_wrapper.checkpoint import config as configuration
 from job_wrapper.checkpoint import data as placing
-from job_wrapper.checkpoint import rng
+from job_wrapper.checkpoint import resume, rng
 from job_wrapper.checkpoint.committer import Committer
 from job_wrapper.checkpoint.dcp import DistributedRun
 from job_wrapper.checkpoint.members import SCALARS, Generator, Member, member
@@ -92,13 +91,12 @@ class ShardedCheckpointer:
         self._asked = False
         self._committed: int | None = None
         self._own_saved: dict[str, Any] = {}
-        self._tracker = uuid.uuid4().hex
         self._run = DistributedRun.open(
             uri, run, endpoint_url=endpoint_url, keep=keep, interval=interval, group=group, committer=committer
         )
+        self._tracker = resume.tracker_id(None if self._run is None else f"{self._run.uri}/{self._run.name}")
         if self._run is None:
             return
-        self._tracker = uuid.uuid5(uuid.NAMESPACE_URL, f"{self._run.uri}/{self._run.name}").hex
         encode(self._common())  # what can't be saved is said now, not at the first reclaim
         if self._run.restore is not None:
             self._restore(self._run)
