@@ -61,17 +61,12 @@ def find_provider(node: NodeConfig, wait: Callable[[float], bool]) -> str:
     """
     if node.provider not in ("", AUTO):
         return "" if node.provider == NONE else node.provider
-    from job_wrapper.notice.probe import TRIES, probe
+    from job_wrapper.notice.probe import find
 
-    for seconds in TRIES:
-        if wait(seconds):
-            break
-        try:
-            if found := probe(node.metadata_url, wait):
-                return found
-        except ValueError as error:
-            raise UsageError(f"this node's settings, metadata_url: {error}") from None
-    return ""
+    try:
+        return find(node.metadata_url, wait)
+    except ValueError as error:
+        raise UsageError(f"this node's settings, metadata_url: {error}") from None
 
 
 def wrapper_watchers(node: NodeConfig, log: Callable[[str], None]) -> list[Watcher]:

@@ -71,6 +71,16 @@ def probe(url: str, stopped: Stopped = lambda _: False) -> str:
     return ""
 
 
+def find(url: str, stopped: Stopped = lambda _: False) -> str:
+    """As ``probe``, in several rounds. "" also where ``stopped``."""
+    for seconds in TRIES:
+        if stopped(seconds):
+            return ""
+        if found := probe(url, stopped):
+            return found
+    return ""
+
+
 class Found:
     """Looks for the service, then watches it; ends where there is none. See ``Watcher``."""
 
@@ -79,16 +89,12 @@ class Found:
 
     def watch(self, emit: Callable[[Notice | None], None], stopped: Stopped) -> None:
         """See ``Watcher``."""
-        for seconds in TRIES:
-            if stopped(seconds):
-                return
-            try:
-                provider = probe(self._url, stopped)
-                watcher = self._make(provider) if provider else None
-            except (ValueError, UsageError) as error:
-                self._log(f"no cloud's notices are watched for here: {error}")
-                return
-            if watcher is not None:
-                self._log(f"watching for notices of {provider}, whose metadata service is here")
-                watcher.watch(emit, stopped)
-                return
+        try:
+            provider = find(self._url, stopped)
+            watcher = self._make(provider) if provider else None
+        except (ValueError, UsageError) as error:
+            self._log(f"no cloud's notices are watched for here: {error}")
+            return
+        if watcher is not None:
+            self._log(f"watching for notices of {provider}, whose metadata service is here")
+            watcher.watch(emit, stopped)
