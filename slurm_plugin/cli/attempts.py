@@ -6,7 +6,6 @@ import time
 from dataclasses import asdict, replace
 from typing import Any
 
-from job_wrapper.store import RunLog
 from slurm_plugin.cli import output
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
@@ -17,10 +16,7 @@ from slurm_plugin.cli.source import (
     JsonOption,
     NameOption,
     UriOption,
-    find_run,
-    place,
-    settings,
-    slurm_job,
+    open_run,
 )
 from slurm_plugin.cli.story import lost_steps
 from slurm_plugin.slurm.records import Job
@@ -61,16 +57,15 @@ def command(
     TO COMMIT, TO REQUEUE and TO RUNNING count from the notice that ended the attempt: to its last commit, to its requeue, and to the
     next attempt's program going on. COST and ON DEMAND are of one machine: what it cost, and what an on-demand one would have.
     """
-    known = settings(config)
-    where = place(known, uri, endpoint_url, cluster)
-    shown, _ = slurm_job(known, job)
-    made = attempts(RunLog(where.store, find_run(where, job, name, shown)).entries())
+    found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
+    shown = found.shown
+    made = attempts(found.log.entries())
     made = [*made[:-1], _as_slurm_sees(made[-1], shown)]
     followed = [
         (one, gap(one, after) if after else None, lost_steps(one, after))
         for one, after in zip(made, [*made[1:], None], strict=True)
     ]
-    paid, currency = costs(known, made, time.time())
+    paid, currency = costs(found.config, made, time.time())
     if json:
         output.as_json(
             [

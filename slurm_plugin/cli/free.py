@@ -11,7 +11,6 @@ import typer
 
 from job_wrapper.errors import RunHeld, UsageError
 from job_wrapper.run.local_job import local_job_alive
-from job_wrapper.store import RunLog
 from job_wrapper.store.freeing import DELETED, Sweep, Swept, free, is_freed, require_owner, size_of
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli import output
@@ -23,7 +22,7 @@ from slurm_plugin.cli.source import (
     JsonOption,
     NameOption,
     UriOption,
-    find_run,
+    open_run,
     place,
     settings,
     slurm_job,
@@ -52,25 +51,22 @@ def delete(
 
     Its log stays, so that no attempt that is still out there can write to it any more. A job that still runs or waits is refused.
     """
-    known = settings(config)
-    where = place(known, uri, endpoint_url, cluster)
-    shown = None if job.isdigit() else slurm_job(known, job)[0]
-    run = find_run(where, job, name, shown)
-    log = RunLog(where.store, run)
-    last = log.tail()
+    found = open_run(job, name, uri, endpoint_url, cluster, config)
+    store, run = found.where.store, found.path
+    last = found.log.tail()
     if last is None:
         raise UsageError(f"{job}: this run has no log entry: there is nothing to delete")
-    require_owner(where.store, run)
-    _refuse_alive(known, run, last)
-    size = size_of(where.store, run)
+    require_owner(store, run)
+    _refuse_alive(found.config, run, last)
+    size = size_of(store, run)
     if is_freed(last) and not size:
         output.console().print("nothing to delete: its checkpoints are gone already")
         return
-    what = f"all checkpoints of {where.store.uri}/{run} ({output.size(size)})"
+    what = f"all checkpoints of {store.uri}/{run} ({output.size(size)})"
     if last.summary.ended is None:
         what += ", which has not finished and could be gone on with"
     _ask(f"Delete {what}?", yes)
-    freed = free(where.store, run, last, DELETED)
+    freed = free(store, run, last, DELETED)
     output.console().print(f"deleted {output.size(freed)} of {run}")
 
 

@@ -137,6 +137,41 @@ def find_run(where: Place, job: str, name: str | None, shown: Job | None = None)
     return _existing(where, job, name)
 
 
+@dataclass(frozen=True, slots=True)
+class Found:
+    """A job's run. ``shown``: the job as Slurm shows it, if Slurm was asked and knows it."""
+
+    config: Config | None
+    where: Place
+    path: str
+    shown: Job | None
+
+    @property
+    def log(self) -> RunLog:
+        """The run's."""
+        return RunLog(self.where.store, self.path)
+
+
+def open_run(
+    job: str,
+    name: str | None,
+    uri: str | None,
+    endpoint_url: str | None,
+    cluster: str | None,
+    config: Path | None,
+    *,
+    ask_slurm: bool = False,
+) -> Found:
+    """The run that a command's arguments mean. Raises ``UsageError``, ``ConfigError``, ``StoreError``.
+
+    Without ``ask_slurm`` Slurm is asked only about a JOB that is no plain number, which may have another id in the store.
+    """
+    known = settings(config)
+    where = place(known, uri, endpoint_url, cluster)
+    shown = slurm_job(known, job)[0] if ask_slurm or not job.isdigit() else None
+    return Found(known, where, find_run(where, job, name, shown), shown)
+
+
 def _existing(where: Place, job: str, name: str | None) -> str:
     run = run_path(where.cluster, job, name or "main")
     if not RunLog(where.store, run).seqs():
