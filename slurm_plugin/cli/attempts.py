@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import time
 from dataclasses import asdict, replace
+from itertools import zip_longest
 from typing import Any
 
 from slurm_plugin.cli import output
@@ -60,10 +61,11 @@ def command(
     found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
     shown = found.shown
     made = attempts(found.log.entries())
-    made = [*made[:-1], _as_slurm_sees(made[-1], shown)]
+    made[-1:] = [
+        _as_slurm_sees(one, shown) for one in made[-1:]
+    ]  # there is none where one ended before its first entry
     followed = [
-        (one, gap(one, after) if after else None, lost_steps(one, after))
-        for one, after in zip(made, [*made[1:], None], strict=True)
+        (one, gap(one, after) if after else None, lost_steps(one, after)) for one, after in zip_longest(made, made[1:])
     ]
     paid, currency = costs(found.config, made, time.time())
     if json:
@@ -75,6 +77,9 @@ def command(
                 for (one, between, lost), price in zip(followed, paid, strict=True)
             ]
         )
+        return
+    if not made:
+        output.console().print("no attempt yet")
         return
     money = [[output.money(price.paid, currency), output.money(price.on_demand, currency)] for price in paid]
     output.table(

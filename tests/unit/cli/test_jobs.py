@@ -153,6 +153,14 @@ def test_a_job_without_a_run_is_an_error_that_says_where_it_looked(
     assert said.err.count("\n") == 1
 
 
+def test_a_wrapper_that_ended_before_its_claim_has_made_no_attempt(site: Site, spotburst: Spotburst) -> None:
+    site.claim("70")
+    shutil.rmtree(site.folder / "store/demo/70/main")  # the job's pointer is written before the claim
+    said = spotburst("attempts", "70")
+    assert (said.code, said.out, said.err) == (0, "no attempt yet\n", "")
+    assert json.loads(spotburst("attempts", "70", "--json").out) == []
+
+
 @pytest.mark.parametrize("job", ["../..", "a/b", "", "1 2", "-1x"])
 def test_what_is_no_job_is_refused(site: Site, spotburst: Spotburst, job: str) -> None:
     said = spotburst("attempts", "--", job)
