@@ -2,22 +2,16 @@
 
 from __future__ import annotations
 
-import re
 from typing import Annotated, Any
 
 from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
 
-_UNITS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
+from job_wrapper.durations import seconds_of
 
 
 def parse_duration(value: Any) -> Any:
-    """``"30s"``, ``"10m"``, ``"1.5h"``, ``"1d"`` or a number of seconds, to seconds."""
-    if isinstance(value, str):
-        match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", value)
-        if not match:
-            raise ValueError(f"{value!r} is not a duration: write a number with s, m, h or d, such as 30s or 10m")
-        return float(match[1]) * _UNITS[match[2] or "s"]
-    return value
+    """A text to seconds (``seconds_of``); a number is seconds already, and anything else is left for pydantic to refuse."""
+    return seconds_of(value) if isinstance(value, str) else value
 
 
 Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_inf_nan=False)]

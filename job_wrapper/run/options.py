@@ -9,11 +9,11 @@ from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from typing import NoReturn
 
+from job_wrapper.durations import seconds_of
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.rules import MAX_SIZE, STORE_PATIENCE
 
-_SECONDS = {"s": 1.0, "m": 60.0, "h": 3600.0, "d": 86400.0}
 _BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
 
 CHECKPOINT, RESTARTABLE, EPHEMERAL = "checkpoint", "restartable", "ephemeral"
@@ -21,9 +21,11 @@ CHECKPOINT, RESTARTABLE, EPHEMERAL = "checkpoint", "restartable", "ephemeral"
 
 
 def parse_duration(text: str) -> float:
-    """``"30s"``, ``"10m"``, ``"1.5h"``, ``"1d"`` or a number of seconds, to seconds. Raises ``ArgumentTypeError``."""
-    match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([smhd]?)\s*", text)
-    seconds = float(match[1]) * _SECONDS[match[2] or "s"] if match else 0.0
+    """A duration above 0 (``seconds_of``), to seconds. Raises ``ArgumentTypeError``."""
+    try:
+        seconds = seconds_of(text)
+    except ValueError:
+        seconds = 0.0
     if seconds <= 0:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a duration: write a number above 0 with s, m, h or d, such as 10m"
