@@ -7,12 +7,8 @@ second one. Whether capacity is there shows some seconds later in the machine it
 from __future__ import annotations
 
 import contextlib
-import threading
-import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
-from typing import TypeVar
 
 from job_wrapper.node_config import NodeConfig
 from slurm_plugin.cloud.azure import shape
@@ -20,52 +16,27 @@ from slurm_plugin.cloud.azure.client import Arm
 from slurm_plugin.cloud.azure.errors import CREATING, NAME_IN_USE, NO_ANSWER, ApiError, most_telling
 from slurm_plugin.cloud.azure.journal import KEEP, Journal, Note
 from slurm_plugin.cloud.azure.shape import Machine
+from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
 from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, RefusalKind, Refused
 from slurm_plugin.config import AzureProvider, Config
-from slurm_plugin.errors import CloudUnavailable, ConfigError
-from slurm_plugin.render import Programs, agent_service, cloud_init
-
-PATIENCE = 8.0
-"""Seconds that a launch waits for its machines to come about; what takes longer is looked at again at the next call."""
-POLL = (0.05, 0.1, 0.2, 0.5, 1.0)
-LAG = 300.0
-"""Seconds after a launch in which a machine that the listing lacks is asked for by name."""
-AT_ONCE = 16
-"""Calls at a time where there are many."""
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
+from slurm_plugin.errors import CloudUnavailable
+from slurm_plugin.render import cloud_init
 
 
 def from_config(config: Config, name: str) -> AzureCloud:
     """The provider of that name in burst.yaml. Raises ``ConfigError``. Nothing is sent."""
-    settings = config.providers.get(name)
-    if not isinstance(settings, AzureProvider):
-        raise ConfigError(f"providers.{name}: not of type azure")
+    settings = settings_of(config, name, AzureProvider, "azure")
     return AzureCloud(name, settings, cluster=config.cluster, state_dir=config.state_dir, slurm_conf=config.slurm.conf)
 
 
-class AzureCloud:
+class AzureCloud(NamedCloud[AzureProvider]):
     """Implements ``slurm_plugin.cloud.provider.Provider``."""
 
-    def __init__(
-        self,
-        name: str,
-        config: AzureProvider,
-        *,
-        cluster: str,
-        state_dir: Path,
-        slurm_conf: Path,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.name, self.config, self.cluster = name, config, cluster
-        self.api = Arm(config)
-        self.journal = Journal(state_dir / "launches" / name)
-        self._clock = clock
-        program = config.node_program
-        self._unit = agent_service(Programs(program, program, program, program), slurm_conf=slurm_conf)
-        self._lock = threading.Lock()
-        self._over: set[str] = set()
-        """Launch ids of machines that were asked for by name and were not there any more."""
+    at_once = 16
+
+    def _open(self, journal: Path) -> None:
+        self.api = Arm(self.config)
+        self.journal = Journal(journal)
 
     def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
         """See ``Provider.launch``."""
@@ -168,24 +139,13 @@ class AzureCloud:
     ) -> set[str]:
         """Launch ids of the machines that came about."""
         made: set[str] = set()
-        until = time.monotonic() + PATIENCE
-        waits = iter(POLL)
-        left = list(waiting)
-        while left:
-            still = []
-            for request, found in zip(left, self._each(left, self._look), strict=True):
-                if found is None:
-                    still.append(request)
-                elif isinstance(found, Machine):
-                    made.add(request.launch_id)
-                else:
-                    (put_off if found.kind is RefusalKind.TRY_LATER else refused)[request.launch_id] = found
-            left = still
-            wait = next(waits, POLL[-1])
-            if not left or time.monotonic() + wait > until:
-                break
-            time.sleep(wait)
-        put_off |= {r.launch_id: ApiError(CREATING, f"{r.node} is being created") for r in left}
+        looked: Iterator[tuple[LaunchRequest, Machine | ApiError | None]] = self._watch(waiting, self._look)
+        for request, found in looked:
+            if isinstance(found, Machine):
+                made.add(request.launch_id)
+                continue
+            error = found or ApiError(CREATING, f"{request.node} is being created")
+            (put_off if error.kind is RefusalKind.TRY_LATER else refused)[request.launch_id] = error
         return made
 
     def _look(self, request: LaunchRequest) -> Machine | ApiError | None:
@@ -299,12 +259,4 @@ class AzureCloud:
                 return f"{machine.name}: {error}"
             return ""
 
-        failed = [text for text in self._each([m for m in machines if m.provisioning != "Deleting"], end) if text]
-        if failed:
-            raise CloudUnavailable(f"{self.name}: {len(failed)} could not be deleted; {failed[0]}")
-
-    @staticmethod
-    def _each(items: Sequence[Item], work: Callable[[Item], Answer]) -> list[Answer]:
-        """Some at a time, the answers in order."""
-        with ThreadPoolExecutor(max(1, min(AT_ONCE, len(items)))) as pool:
-            return list(pool.map(work, items))
+        self._delete([m for m in machines if m.provisioning != "Deleting"], end)

@@ -9,11 +9,11 @@ import base64
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from typing import Any
 
 from slurm_plugin.cloud import tags
 from slurm_plugin.cloud.azure.errors import ApiError
+from slurm_plugin.cloud.instants import unix_seconds
 from slurm_plugin.cloud.provider import Instance, InstanceState, LaunchRequest, Market
 from slurm_plugin.config import AzureProvider
 from slurm_plugin.config_providers import ANY_ZONE
@@ -157,14 +157,5 @@ def read(shown: Mapping[str, Any], cluster: str) -> Machine | None:
         provisioning=str(properties.get("provisioningState") or ""),
         power=power,
         failure=failure,
-        launched=_seconds(str(properties.get("timeCreated") or "")),
+        launched=unix_seconds(str(properties.get("timeCreated"))) or 0.0,
     )
-
-
-def _seconds(text: str) -> float:
-    """RFC 3339 with any number of decimals to Unix seconds; 0 for anything else."""
-    match = re.fullmatch(r"(\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)(?:\.\d+)?(Z|[+-]\d\d:\d\d)?", text)
-    if match is None:
-        return 0.0
-    when = datetime.fromisoformat(match[1] + (match[2] or "Z").replace("Z", "+00:00"))
-    return when.astimezone(timezone.utc).timestamp()

@@ -7,13 +7,10 @@ end is known. So a crash between any two steps, and an answer that never came, m
 from __future__ import annotations
 
 import contextlib
-import threading
 import time
-from collections.abc import Callable, Iterable, Mapping, Sequence
-from concurrent.futures import ThreadPoolExecutor
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
-from typing import TypeVar
 
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.gcp import shape
@@ -21,60 +18,36 @@ from slurm_plugin.cloud.gcp.client import Gce, has_notice
 from slurm_plugin.cloud.gcp.errors import NAME_IN_USE, NO_ANSWER, RUNNING, ApiError, most_telling
 from slurm_plugin.cloud.gcp.journal import KEEP, Call, Journal, request_id
 from slurm_plugin.cloud.gcp.shape import Machine
+from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
 from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, Market, RefusalKind, Refused
 from slurm_plugin.config import Config, GcpProvider
 from slurm_plugin.config_providers import ANY_ZONE
-from slurm_plugin.errors import CloudUnavailable, ConfigError
-from slurm_plugin.render import Programs, agent_service, gcp_startup
+from slurm_plugin.errors import CloudUnavailable
+from slurm_plugin.render import gcp_startup
 
-PATIENCE = 8.0
-"""Seconds that a launch waits for its operations; one that takes longer is looked at again at the next call."""
-POLL = (0.05, 0.1, 0.2, 0.4, 0.8, 1.0)
 BATCH = 100
 """Machines of one call where they need not come together: each machine bears the list of its call's members."""
-LAG = 300.0
-"""Seconds after a launch in which a machine that the listing lacks is asked for by name."""
 ASK_AGAIN = 60.0
 """Seconds after which a machine that should be ending is ended again."""
 FORGET_ENDING = 3600.0
-AT_ONCE = 8
-"""Calls at a time where there are many."""
-Item = TypeVar("Item")
-Answer = TypeVar("Answer")
 
 
 def from_config(config: Config, name: str) -> GcpCloud:
     """The provider of that name in burst.yaml. Raises ``ConfigError``. Nothing is sent."""
-    settings = config.providers.get(name)
-    if not isinstance(settings, GcpProvider):
-        raise ConfigError(f"providers.{name}: not of type gcp")
+    settings = settings_of(config, name, GcpProvider, "gcp")
     return GcpCloud(name, settings, cluster=config.cluster, state_dir=config.state_dir, slurm_conf=config.slurm.conf)
 
 
-class GcpCloud:
+class GcpCloud(NamedCloud[GcpProvider]):
     """Implements ``slurm_plugin.cloud.provider.Provider``."""
 
-    def __init__(
-        self,
-        name: str,
-        config: GcpProvider,
-        *,
-        cluster: str,
-        state_dir: Path,
-        slurm_conf: Path,
-        clock: Callable[[], float] = time.time,
-    ) -> None:
-        self.name, self.config, self.cluster = name, config, cluster
-        self.api = Gce(config)
-        self.journal = Journal(state_dir / "launches" / name)
-        self._clock = clock
-        program = config.node_program
-        self._unit = agent_service(Programs(program, program, program, program), slurm_conf=slurm_conf)
-        self._lock = threading.Lock()
+    at_once = 8
+
+    def _open(self, journal: Path) -> None:
+        self.api = Gce(self.config)
+        self.journal = Journal(journal)
         self._notice = has_notice()
         self._ending: dict[int, float] = {}
-        self._over: set[str] = set()
-        """Launch ids of machines that were asked for by name and were not there any more."""
 
     def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
         """See ``Provider.launch``."""
@@ -227,24 +200,14 @@ class GcpCloud:
                 failed[call.request_id] = error
             else:
                 ended.append((call, [error]))
-        until = time.monotonic() + PATIENCE
-        waits = iter(POLL)
-        while running:
-            still: list[Call] = []
-            for call, found in zip(running, self._each(running, self._look), strict=True):
-                if isinstance(found, ApiError):
-                    failed[call.request_id] = found
-                elif found is None:
-                    still.append(call)
-                else:
-                    ended.append((call, found))
-            running = still
-            wait = next(waits, POLL[-1])
-            if running and time.monotonic() + wait > until:
-                break
-            if running:
-                time.sleep(wait)
-        failed |= {c.request_id: ApiError(RUNNING, f"operation {c.operation} is under way") for c in running}
+        looked: Iterator[tuple[Call, list[ApiError] | ApiError | None]] = self._watch(running, self._look)
+        for call, found in looked:
+            if found is None:
+                failed[call.request_id] = ApiError(RUNNING, f"operation {call.operation} is under way")
+            elif isinstance(found, ApiError):
+                failed[call.request_id] = found
+            else:
+                ended.append((call, found))
         return failed | self._settle_all(ended)
 
     def _begin(self, call: Call, requests: dict[str, LaunchRequest]) -> ApiError | None:
@@ -350,8 +313,6 @@ class GcpCloud:
 
     def _end(self, machines: Sequence[Machine]) -> None:
         """Delete them, each whatever becomes of the others. Raises ``CloudUnavailable`` that names those that could not be."""
-        if not machines:
-            return
 
         def end(machine: Machine) -> str:
             try:
@@ -361,12 +322,4 @@ class GcpCloud:
             self._ending[machine.number] = time.monotonic()
             return ""
 
-        failed = [text for text in self._each(machines, end) if text]
-        if failed:
-            raise CloudUnavailable(f"{self.name}: {len(failed)} could not be deleted; {failed[0]}")
-
-    @staticmethod
-    def _each(items: Sequence[Item], work: Callable[[Item], Answer]) -> list[Answer]:
-        """Some at a time, the answers in order."""
-        with ThreadPoolExecutor(max(1, min(AT_ONCE, len(items)))) as pool:
-            return list(pool.map(work, items))
+        self._delete(machines, end)

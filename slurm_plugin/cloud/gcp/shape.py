@@ -10,7 +10,6 @@ import hashlib
 import re
 from collections.abc import Mapping
 from dataclasses import dataclass
-from datetime import datetime, timezone
 from functools import lru_cache
 from typing import Any
 
@@ -18,6 +17,7 @@ from google.cloud import compute_v1
 
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.gcp.journal import Call
+from slurm_plugin.cloud.instants import unix_seconds
 from slurm_plugin.cloud.provider import Instance, InstanceState, Market
 from slurm_plugin.config import GcpProvider
 
@@ -187,7 +187,7 @@ def read(instance: Any, cluster: str) -> Machine | None:
     if owner is None:
         return None
     stop = instance.resource_status.shutdown_details
-    asked = _seconds(stop.request_timestamp) if stop.request_timestamp else None
+    asked = unix_seconds(stop.request_timestamp)
     return Machine(
         owner=owner,
         name=instance.name,
@@ -195,16 +195,7 @@ def read(instance: Any, cluster: str) -> Machine | None:
         number=instance.id,
         status=instance.status,
         spot=instance.scheduling.provisioning_model == "SPOT",
-        launched=_seconds(instance.creation_timestamp) or 0.0,
+        launched=unix_seconds(instance.creation_timestamp) or 0.0,
         address=next((i.network_i_p for i in instance.network_interfaces if i.network_i_p), ""),
         deadline=asked + stop.max_duration.seconds if asked is not None else None,
     )
-
-
-def _seconds(text: str) -> float | None:
-    """RFC 3339 to Unix seconds; None for anything else."""
-    try:
-        when = datetime.fromisoformat(text.replace("Z", "+00:00"))
-    except ValueError:
-        return None
-    return (when if when.tzinfo else when.replace(tzinfo=timezone.utc)).timestamp()
