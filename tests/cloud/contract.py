@@ -1,159 +1,50 @@
-"""What every provider must do, whatever cloud is behind it: ``class TestMine(ProviderContract)`` with a fixture ``stage``.
+"""What every provider must do, whatever cloud is behind it: ``class TestMine(…Contract)`` with a fixture ``stage``.
 
-The stage is the cloud with levers: what its own records say (``living``), and faults to order. A lever that a cloud has no way to pull
-stays as it is here, and the tests that need it are skipped by name.
+``ProviderContract`` is for all; the others add what is asked of stages that can do more (``stage.py``). A test class takes up every part
+that its stage is for, which the first test checks, so nothing here is ever skipped.
 """
 
 from __future__ import annotations
 
 import random
+import shutil
 import time
-from collections.abc import Callable, Sequence
-from typing import Any
+from collections.abc import Callable, Collection
 
 import pytest
 
-from slurm_plugin.cloud import launch_ids
-from slurm_plugin.cloud.provider import (
-    Instance,
-    InstanceState,
-    Launched,
-    LaunchRequest,
-    Market,
-    Offering,
-    Provider,
-    RefusalKind,
-    Refused,
-)
+from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest, Market, RefusalKind, Refused
 from slurm_plugin.errors import CloudUnavailable
-
-
-class Stage:
-    """A provider and its cloud. Subclasses set ``provider`` and override what their cloud can do."""
-
-    provider: Provider
-    nodeset = "spot"
-
-    def offering(self, market: Market = Market.SPOT) -> Offering:
-        """One that can be bought without limit until ``limit`` says otherwise."""
-        raise NotImplementedError
-
-    def restart(self) -> None:
-        """A new provider object, as after the manager was killed."""
-        raise NotImplementedError
-
-    def living(self) -> dict[str, str]:
-        """By the cloud's own records: machines of this cluster that are paid for and not on their way out, instance id to node."""
-        raise NotImplementedError
-
-    def node_config(self, node: str) -> dict[str, Any]:
-        """What the request carries for the node."""
-        return {"cluster": "test", "node": node, "nodeset": self.nodeset}
-
-    # Levers. ``_no`` skips the test.
-
-    def limit(self, offering: Offering, count: int) -> None:
-        """At most so many machines of it at a time."""
-        _no("capacity")
-
-    def refuse(self, kind: RefusalKind) -> None:
-        """The next launch is refused so, as this cloud says it."""
-        _no("refusals")
-
-    def unreachable(self, on: bool) -> None:
-        """Nothing answers."""
-        _no("an unreachable API")
-
-    def lose_answers(self, count: int) -> None:
-        """The next launch calls take effect, and their answers are lost."""
-        _no("lost answers")
-
-    def throttle(self, count: int) -> None:
-        """The next calls, of any kind, are refused for their rate."""
-        _no("throttling")
-
-    def lag(self, seconds: float) -> None:
-        """Machines are missing from listings for so long after they were made."""
-        _no("late listings")
-
-    def break_listing(self) -> None:
-        """The next listing fails after its first page, or in its middle."""
-        _no("a listing that breaks off")
-
-    def reclaim(self, instance_id: str) -> None:
-        """The cloud announces that it takes the machine back."""
-        _no("reclaims in the listing")
-
-    def stop(self, instance_id: str) -> None:
-        """The cloud stops the machine without deleting it (a spot machine taken back so)."""
-        _no("stopped machines")
-
-    def vanish(self, instance_id: str) -> None:
-        """The machine is gone without notice."""
-        _no("machines that vanish")
-
-    def foreign(self) -> str:
-        """A machine of another cluster; its instance id."""
-        _no("machines of other clusters")
-        return ""
-
-
-def _no(what: str) -> None:
-    pytest.skip(f"this stage has no {what}")
-
-
-def requests(
-    stage: Stage, nodes: Sequence[str], *, market: Market = Market.SPOT, gang: str | None = None
-) -> list[LaunchRequest]:
-    """One batch, as the manager asks for it."""
-    return [
-        LaunchRequest(launch_id, node, stage.nodeset, stage.offering(market), stage.node_config(node), gang)
-        for launch_id, node in zip(launch_ids.batch(len(nodes)), nodes, strict=True)
-    ]
-
-
-def patiently(stage: Stage, asked: Sequence[LaunchRequest], tries: int = 20) -> list[Launched | Refused]:
-    """Ask as the manager does: what was put off, or not answered, is asked again with the same ids."""
-    answers: dict[str, Launched | Refused] = {}
-    for _ in range(tries):
-        left = [r for r in asked if r.launch_id not in answers]
-        if not left:
-            break
-        try:
-            for answer in stage.provider.launch(left):
-                if isinstance(answer, Launched) or answer.kind is not RefusalKind.TRY_LATER:
-                    answers[answer.launch_id] = answer
-        except CloudUnavailable:
-            pass
-        time.sleep(0.02)
-    return [answers[r.launch_id] for r in asked]
-
-
-def listed(stage: Stage, seconds: float = 10.0) -> dict[str, Instance]:
-    """By launch id; asked again while the cloud does not answer."""
-    until = time.monotonic() + seconds
-    while True:
-        try:
-            return {i.launch_id: i for i in stage.provider.instances()}
-        except CloudUnavailable:
-            assert time.monotonic() < until, "no listing"
-            time.sleep(0.05)
-
-
-def wait_for(predicate: Callable[[], Any], seconds: float = 10.0) -> Any:
-    """Its value once it is true."""
-    until = time.monotonic() + seconds
-    while not (value := predicate()):
-        assert time.monotonic() < until, "waited in vain"
-        time.sleep(0.05)
-    return value
-
+from tests.cloud.stage import (
+    NamedStage,
+    ReclaimingStage,
+    RemoteStage,
+    Stage,
+    listed,
+    patiently,
+    requests,
+    terminated,
+    wait_for,
+    with_faults,
+)
 
 ALIVE = (InstanceState.PENDING, InstanceState.RUNNING, InstanceState.RECLAIMING)
 
 
 class ProviderContract:
-    """Subclass it as ``TestX`` and give a fixture ``stage``."""
+    """For every stage."""
+
+    never: Collection[RefusalKind] = ()
+    """What this cloud refuses no launch for. A kind that is not here is tested."""
+
+    def pytest_generate_tests(self, metafunc: pytest.Metafunc) -> None:
+        """pytest's own hook."""
+        if "kind" in metafunc.fixturenames:
+            metafunc.parametrize("kind", [kind for kind in RefusalKind if kind not in self.never])
+
+    def test_every_part_that_is_for_the_stage_is_taken_up(self, stage: Stage) -> None:
+        for kind, part in PARTS.items():
+            assert isinstance(self, part) == isinstance(stage, kind), part
 
     def test_launched_machines_are_listed_with_whose_they_are(self, stage: Stage) -> None:
         asked = requests(stage, ["spot-1", "spot-2", "spot-3"])
@@ -189,22 +80,6 @@ class ProviderContract:
         assert stage.provider.launch(asked[2:] + asked[:1]) == first[2:] + first[:1]
         assert len(stage.living()) == 3
 
-    def test_a_lost_answer_is_found_again(self, stage: Stage) -> None:
-        stage.lose_answers(1)
-        asked = requests(stage, ["spot-1", "spot-2"])
-        answers = patiently(stage, asked)
-        assert [type(a) for a in answers] == [Launched] * 2
-        assert sorted(stage.living().values()) == ["spot-1", "spot-2"]
-
-    def test_a_lost_answer_is_found_again_after_a_restart(self, stage: Stage) -> None:
-        stage.lose_answers(1)
-        asked = requests(stage, ["spot-1", "spot-2"])
-        with_faults(stage, asked)
-        stage.restart()
-        answers = patiently(stage, asked)
-        assert [type(a) for a in answers] == [Launched] * 2
-        assert sorted(stage.living().values()) == ["spot-1", "spot-2"]
-
     def test_a_gang_comes_whole_or_not_at_all(self, stage: Stage) -> None:
         stage.limit(stage.offering(), 2)
         refused = patiently(stage, requests(stage, ["spot-1", "spot-2", "spot-3"], gang="g"))
@@ -224,7 +99,6 @@ class ProviderContract:
         stage.restart()
         assert len([i for i in listed(stage).values() if i.state in ALIVE]) == 2
 
-    @pytest.mark.parametrize("kind", list(RefusalKind))
     def test_a_refusal_is_sorted_and_keeps_the_clouds_words(self, stage: Stage, kind: RefusalKind) -> None:
         stage.refuse(kind)
         [request] = requests(stage, ["spot-1"])
@@ -257,35 +131,6 @@ class ProviderContract:
         stage.unreachable(False)
         assert request.launch_id in listed(stage)
 
-    def test_throttling_is_no_answer_and_no_loss(self, stage: Stage) -> None:
-        asked = requests(stage, ["spot-1", "spot-2", "spot-3", "spot-4"])
-        stage.throttle(3)
-        answers = patiently(stage, asked, tries=200)
-        assert [type(a) for a in answers] == [Launched] * 4
-        stage.throttle(3)
-        assert set(listed(stage)) == {r.launch_id for r in asked}
-        stage.throttle(2)
-        wait_for(lambda: terminated(stage, answers))
-        assert wait_for(lambda: not stage.living())
-
-    def test_a_listing_that_breaks_off_is_unknown(self, stage: Stage) -> None:
-        patiently(stage, requests(stage, ["spot-1", "spot-2", "spot-3"]))
-        stage.break_listing()
-        with pytest.raises(CloudUnavailable):
-            stage.provider.instances()
-        assert len(listed(stage)) == 3
-
-    def test_a_machine_that_the_listing_lacks_at_first_is_pending(self, stage: Stage) -> None:
-        stage.lag(1.0)
-        asked = requests(stage, ["spot-1", "spot-2"])
-        answers = patiently(stage, asked)
-        assert [type(a) for a in answers] == [Launched] * 2
-        assert {r: listed(stage)[r].state for r in listed(stage)} == {r.launch_id: InstanceState.PENDING for r in asked}
-        stage.restart()
-        assert set(listed(stage)) == {r.launch_id for r in asked}
-        wait_for(lambda: terminated(stage, answers))
-        wait_for(lambda: terminated(stage, answers) and not stage.living())
-
     def test_terminate_passes_over_unknown_and_ended_ones(self, stage: Stage) -> None:
         answers = patiently(stage, requests(stage, ["spot-1", "spot-2"]))
         first, second = (a.instance_id for a in answers if isinstance(a, Launched))
@@ -306,29 +151,6 @@ class ProviderContract:
         stage.provider.launch([request])
         assert stage.living() == {}
 
-    def test_a_reclaim_is_told_under_one_id(self, stage: Stage) -> None:
-        [request] = requests(stage, ["spot-1"])
-        [launched] = patiently(stage, [request])
-        assert isinstance(launched, Launched)
-        wait_for(lambda: listed(stage)[request.launch_id].state is InstanceState.RUNNING)
-        stage.reclaim(launched.instance_id)
-        told = wait_for(lambda: [i for i in listed(stage).values() if i.state is InstanceState.RECLAIMING])[0]
-        assert told.notice_id
-        assert told.deadline is not None
-        stage.restart()
-        again = listed(stage)[request.launch_id]
-        assert (again.notice_id, again.deadline) == (told.notice_id, told.deadline)
-
-    def test_a_stopped_spot_machine_is_lost_and_still_to_be_deleted(self, stage: Stage) -> None:
-        [request] = requests(stage, ["spot-1"])
-        [launched] = patiently(stage, [request])
-        assert isinstance(launched, Launched)
-        stage.stop(launched.instance_id)
-        machine = wait_for(lambda: (m := listed(stage)[request.launch_id]).state is InstanceState.GONE and m)
-        assert machine.billed
-        stage.provider.terminate([launched.instance_id])
-        wait_for(lambda: not any(i.billed for i in listed(stage).values()))
-
     def test_a_machine_that_vanishes_is_gone(self, stage: Stage) -> None:
         asked = requests(stage, ["spot-1", "spot-2"])
         answers = patiently(stage, asked)
@@ -341,11 +163,6 @@ class ProviderContract:
 
         wait_for(gone)
         assert listed(stage)[asked[1].launch_id].state in ALIVE
-
-    def test_machines_of_other_clusters_are_not_ours(self, stage: Stage) -> None:
-        other = stage.foreign()
-        patiently(stage, requests(stage, ["spot-1"]))
-        assert other not in {i.instance_id for i in stage.provider.instances()}
 
     @pytest.mark.parametrize("seed", range(3))
     def test_whatever_happens_no_machine_is_unknown_or_double(self, stage: Stage, seed: int) -> None:
@@ -378,29 +195,184 @@ class ProviderContract:
         assert {i.launch_id for i in seen.values()} <= {r.launch_id for r in asked}
 
 
-def with_faults(stage: Stage, asked: Sequence[LaunchRequest]) -> list[Launched | Refused] | None:
-    """Ask once; None where the cloud gives no answer."""
-    try:
-        return stage.provider.launch(asked)
-    except CloudUnavailable:
-        return None
+class ReclaimContract(ProviderContract):
+    """For stages whose reclaims show in the listing."""
+
+    def test_a_reclaim_is_told_under_one_id(self, stage: ReclaimingStage) -> None:
+        [request] = requests(stage, ["spot-1"])
+        [launched] = patiently(stage, [request])
+        assert isinstance(launched, Launched)
+        wait_for(lambda: listed(stage)[request.launch_id].state is InstanceState.RUNNING)
+        stage.reclaim(launched.instance_id)
+        told = wait_for(lambda: [i for i in listed(stage).values() if i.state is InstanceState.RECLAIMING])[0]
+        assert told.notice_id
+        assert told.deadline is not None
+        stage.restart()
+        again = listed(stage)[request.launch_id]
+        assert (again.notice_id, again.deadline) == (told.notice_id, told.deadline)
 
 
-def terminated(stage: Stage, answers: Sequence[Launched | Refused]) -> bool:
-    """Whether the call to end these went through."""
-    try:
+class RemoteContract(ProviderContract):
+    """For stages behind an API that others use too."""
+
+    def test_a_lost_answer_is_found_again(self, stage: RemoteStage) -> None:
+        stage.lose_answers(1)
+        asked = requests(stage, ["spot-1", "spot-2"])
+        answers = patiently(stage, asked)
+        assert [type(a) for a in answers] == [Launched] * 2
+        assert sorted(stage.living().values()) == ["spot-1", "spot-2"]
+
+    def test_a_lost_answer_is_found_again_after_a_restart(self, stage: RemoteStage) -> None:
+        stage.lose_answers(1)
+        asked = requests(stage, ["spot-1", "spot-2"])
+        with_faults(stage, asked)
+        stage.restart()
+        answers = patiently(stage, asked)
+        assert [type(a) for a in answers] == [Launched] * 2
+        assert sorted(stage.living().values()) == ["spot-1", "spot-2"]
+
+    def test_throttling_is_no_answer_and_no_loss(self, stage: RemoteStage) -> None:
+        asked = requests(stage, ["spot-1", "spot-2", "spot-3", "spot-4"])
+        stage.throttle(3)
+        answers = patiently(stage, asked, tries=200)
+        assert [type(a) for a in answers] == [Launched] * 4
+        stage.throttle(3)
+        assert set(listed(stage)) == {r.launch_id for r in asked}
+        stage.throttle(2)
+        wait_for(lambda: terminated(stage, answers))
+        assert wait_for(lambda: not stage.living())
+
+    def test_a_listing_that_breaks_off_is_unknown(self, stage: RemoteStage) -> None:
+        patiently(stage, requests(stage, ["spot-1", "spot-2", "spot-3"]))
+        stage.break_listing()
+        with pytest.raises(CloudUnavailable):
+            stage.provider.instances()
+        assert len(listed(stage)) == 3
+
+    def test_a_machine_that_the_listing_lacks_at_first_is_pending(self, stage: RemoteStage) -> None:
+        stage.lag(1.0)
+        asked = requests(stage, ["spot-1", "spot-2"])
+        answers = patiently(stage, asked)
+        assert [type(a) for a in answers] == [Launched] * 2
+        assert {r: listed(stage)[r].state for r in listed(stage)} == {r.launch_id: InstanceState.PENDING for r in asked}
+        stage.restart()
+        assert set(listed(stage)) == {r.launch_id for r in asked}
+        wait_for(lambda: terminated(stage, answers))
+        wait_for(lambda: terminated(stage, answers) and not stage.living())
+
+    def test_a_stopped_spot_machine_is_lost_and_still_to_be_deleted(self, stage: RemoteStage) -> None:
+        [request] = requests(stage, ["spot-1"])
+        [launched] = patiently(stage, [request])
+        assert isinstance(launched, Launched)
+        stage.stop(launched.instance_id)
+        machine = wait_for(lambda: (m := listed(stage)[request.launch_id]).state is InstanceState.GONE and m)
+        assert machine.billed
+        stage.provider.terminate([launched.instance_id])
+        wait_for(lambda: not any(i.billed for i in listed(stage).values()))
+
+    def test_machines_of_other_clusters_are_not_ours(self, stage: RemoteStage) -> None:
+        other = stage.foreign()
+        patiently(stage, requests(stage, ["spot-1"]))
+        assert other not in {i.instance_id for i in stage.provider.instances()}
+
+
+class NamesContract(RemoteContract):
+    """For stages whose machines are called as their nodes."""
+
+    def test_stopped_namesake_is_deleted_before_its_name_serves_again(self, stage: NamedStage) -> None:
+        [first] = patiently(stage, requests(stage, ["spot-1"]))
+        assert isinstance(first, Launched)
+        stage.stop(first.instance_id)
+        again = requests(stage, ["spot-1"])
+        [told] = stage.provider.launch(again)
+        assert isinstance(told, Refused)
+        assert (told.kind, told.code) == (RefusalKind.TRY_LATER, "NameInUse")
+        [second] = patiently(stage, again, tries=100)
+        assert isinstance(second, Launched)
+        assert list(stage.living()) == [second.instance_id]
+        stage.provider.terminate([first.instance_id])
+        assert list(stage.living()) == [second.instance_id], "the earlier machine's id does not end its successor"
+
+    def test_somebody_elses_machine_of_that_name_is_a_mistake_and_stays(self, stage: NamedStage) -> None:
+        other = stage.other()
+        [theirs] = other.launch(requests(stage, ["spot-1"]))
+        assert isinstance(theirs, Launched)
+        fine, taken = patiently(stage, requests(stage, ["spot-2", "spot-1"]))
+        assert isinstance(fine, Launched)
+        assert isinstance(taken, Refused)
+        code, words = stage.taken
+        assert (taken.kind, taken.code) == (RefusalKind.MISTAKE, code)
+        assert words in taken.text
+        assert list(stage.living()) == [fine.instance_id]
+        assert [(i.instance_id, i.state) for i in other.instances()] == [(theirs.instance_id, InstanceState.RUNNING)]
+
+    def test_name_that_no_machine_can_have(self, stage: NamedStage) -> None:
+        bad, good = stage.provider.launch(requests(stage, ["Spot_1", "spot-1"]))
+        assert isinstance(bad, Refused)
+        assert bad.kind is RefusalKind.MISTAKE
+        assert "'Spot_1'" in bad.text
+        assert isinstance(good, Launched)
+        refused = stage.provider.launch(requests(stage, ["Spot_2", "spot-2"], gang="g"))
+        assert [a.kind for a in refused if isinstance(a, Refused)] == [RefusalKind.MISTAKE] * 2
+
+    @pytest.mark.parametrize("left", [None, "[7", '{"request_id": 7'], ids=["nothing", "list", "object"])
+    def test_journal_that_is_lost_makes_no_second_machine(self, stage: NamedStage, left: str | None) -> None:
+        wanted = requests(stage, ["spot-1", "spot-2"])
+        first = stage.provider.launch(wanted)
+        calls = stage.cloud.makings
+        files = list(stage.state.rglob("*.json"))
+        assert files
+        if left is None:
+            shutil.rmtree(stage.state)
+        else:
+            for path in files:
+                path.write_text(left)
+        stage.restart()
+        assert stage.provider.launch(wanted) == first
+        assert (len(stage.living()), stage.cloud.makings) == (2, calls)
+
+    def test_a_launch_that_takes_long_is_taken_up_again(self, stage: NamedStage) -> None:
+        stage.impatient()
+        stage.cloud.latency = 0.5
+        wanted = requests(stage, ["spot-1"])
+        [told] = stage.provider.launch(wanted)
+        code, state = stage.under_way
+        assert isinstance(told, Refused)
+        assert (told.kind, told.code) == (RefusalKind.TRY_LATER, code)
+        assert listed(stage)[wanted[0].launch_id].state is state
+        stage.restart()
+        assert [type(a) for a in patiently(stage, wanted, tries=200)] == [Launched]
+        assert stage.cloud.makings == 1
+
+    def test_gang_of_which_one_is_put_off_is_completed(self, stage: NamedStage) -> None:
+        stage.refuse(RefusalKind.TRY_LATER)
+        wanted = requests(stage, ["spot-1", "spot-2", "spot-3"], gang="g")
+        told = stage.provider.launch(wanted)
+        assert [a.kind for a in told if isinstance(a, Refused)] == [RefusalKind.TRY_LATER] * 3, "none before all"
+        stage.restart()
+        assert [type(a) for a in patiently(stage, wanted)] == [Launched] * 3
+        assert sorted(stage.living().values()) == ["spot-1", "spot-2", "spot-3"]
+
+    def test_listing_of_many_pages(self, stage: NamedStage) -> None:
+        assert stage.cloud.page < 4
+        wanted = requests(stage, [f"spot-{n}" for n in range(7)])
+        answers = patiently(stage, wanted)
+        assert set(listed(stage)) == {r.launch_id for r in wanted}
         stage.provider.terminate([a.instance_id for a in answers if isinstance(a, Launched)])
-    except CloudUnavailable:
-        return False
-    return True
+        wait_for(lambda: not stage.provider.instances())
+
+
+PARTS: dict[type[Stage], type[ProviderContract]] = {
+    Stage: ProviderContract,
+    ReclaimingStage: ReclaimContract,
+    RemoteStage: RemoteContract,
+    NamedStage: NamesContract,
+}
 
 
 def faults_of(stage: Stage) -> list[Callable[[], None]]:
-    """What can be ordered of this stage, without skipping."""
-    orders: list[tuple[str, Callable[[], None]]] = [
-        ("lose_answers", lambda: stage.lose_answers(1)),
-        ("throttle", lambda: stage.throttle(2)),
-        ("refuse", lambda: stage.refuse(RefusalKind.NO_CAPACITY)),
-        ("refuse", lambda: stage.refuse(RefusalKind.TRY_LATER)),
-    ]
-    return [order for name, order in orders if getattr(type(stage), name) is not getattr(Stage, name)]
+    """What can be ordered of this stage."""
+    orders: list[Callable[[], None]] = []
+    if isinstance(stage, RemoteStage):
+        orders += [lambda: stage.lose_answers(1), lambda: stage.throttle(2)]
+    return [*orders, lambda: stage.refuse(RefusalKind.NO_CAPACITY), lambda: stage.refuse(RefusalKind.TRY_LATER)]

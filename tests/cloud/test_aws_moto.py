@@ -16,7 +16,7 @@ from slurm_plugin.cloud.aws.journal import Journal
 from slurm_plugin.cloud.aws.template import Templates
 from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest, RefusalKind, Refused
 from slurm_plugin.errors import CloudUnavailable
-from tests.cloud.contract import listed, patiently, requests
+from tests.cloud.stage import listed, patiently, requests
 from tests.fixtures.ec2_stage import TYPE, ZONE, Ec2Stage
 
 

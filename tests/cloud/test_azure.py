@@ -4,25 +4,19 @@ from __future__ import annotations
 
 import base64
 import json
-import shutil
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 import pytest
 import yaml
+from azure.mgmt.compute import models
 from pydantic import ValidationError
 
-pytest.importorskip("azure.mgmt.compute")
-
-from azure.mgmt.compute import models
-
-from slurm_plugin.cloud.azure import cloud as azure_cloud
 from slurm_plugin.cloud.azure.errors import ApiError
 from slurm_plugin.cloud.provider import InstanceState, Launched, Market, RefusalKind, Refused
 from slurm_plugin.config_providers import OfferingConfig
 from slurm_plugin.errors import CloudUnavailable
-from tests.cloud.contract import listed, patiently, requests, wait_for
+from tests.cloud.stage import listed, patiently, requests
 from tests.cloud.test_contract_azure import AzureStage
 from tests.fixtures.azure import Azure, azure, unknown_fields
 
@@ -80,22 +74,6 @@ def test_the_check_of_bodies_finds_fields_that_the_api_lacks() -> None:
     assert unknown_fields(models.VirtualMachine(body), body, "") == ["colour", "properties.osProfile.hostname"]
 
 
-def test_creation_that_takes_long_is_taken_up_again(
-    cloud: Azure, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(azure_cloud, "PATIENCE", 0.1)
-    cloud.latency = 0.5
-    stage = AzureStage(cloud, tmp_path)
-    wanted = requests(stage, ["spot-1"])
-    [told] = stage.provider.launch(wanted)
-    assert isinstance(told, Refused)
-    assert (told.kind, told.code) == (RefusalKind.TRY_LATER, "Creating")
-    assert listed(stage)[wanted[0].launch_id].state is InstanceState.PENDING
-    stage.restart()
-    assert [type(a) for a in patiently(stage, wanted, tries=200)] == [Launched]
-    assert cloud.calls["PUT"] == 1
-
-
 def test_machine_that_failed_is_deleted_and_its_name_serves_again(cloud: Azure, tmp_path: Path) -> None:
     stage = AzureStage(cloud, tmp_path)
     stage.refuse(RefusalKind.NO_CAPACITY)
@@ -105,63 +83,6 @@ def test_machine_that_failed_is_deleted_and_its_name_serves_again(cloud: Azure, 
     [answer] = patiently(stage, requests(stage, ["spot-1"]), tries=100)
     assert isinstance(answer, Launched)
     assert list(stage.living()) == [answer.instance_id]
-
-
-def test_stopped_namesake_is_deleted_before_its_name_serves_again(cloud: Azure, tmp_path: Path) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    [first] = patiently(stage, requests(stage, ["spot-1"]))
-    assert isinstance(first, Launched)
-    stage.stop(first.instance_id)
-    again = requests(stage, ["spot-1"])
-    [told] = stage.provider.launch(again)
-    assert isinstance(told, Refused)
-    assert (told.kind, told.code) == (RefusalKind.TRY_LATER, "NameInUse")
-    [second] = patiently(stage, again, tries=100)
-    assert isinstance(second, Launched)
-    stage.provider.terminate([first.instance_id])
-    assert list(stage.living()) == [second.instance_id], "the earlier machine's id does not end its successor"
-
-
-def test_somebody_elses_machine_of_that_name_is_a_mistake_and_stays(cloud: Azure, tmp_path: Path) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    stage.made("other", tmp_path / "other").launch(requests(stage, ["spot-1"]))
-    fine, taken = patiently(stage, requests(stage, ["spot-2", "spot-1"]))
-    assert isinstance(fine, Launched)
-    assert isinstance(taken, Refused)
-    assert taken.kind is RefusalKind.MISTAKE
-    assert "not this cluster's" in taken.text
-    assert [m.ends for m in cloud.machines.values()] == [None, None]
-
-
-def test_name_that_no_machine_can_have(cloud: Azure, tmp_path: Path) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    bad, good = stage.provider.launch(requests(stage, ["spot_1", "spot-1"]))
-    assert isinstance(bad, Refused)
-    assert bad.kind is RefusalKind.MISTAKE
-    assert "'spot_1'" in bad.text
-    assert isinstance(good, Launched)
-
-
-@pytest.mark.parametrize("harm", [shutil.rmtree, lambda state: [p.write_text("[7") for p in state.rglob("*.json")]])
-def test_journal_that_is_lost_makes_no_second_machine(cloud: Azure, tmp_path: Path, harm: Any) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    wanted = requests(stage, ["spot-1", "spot-2"])
-    first = stage.provider.launch(wanted)
-    harm(tmp_path / "state")
-    stage.restart()
-    assert stage.provider.launch(wanted) == first
-    assert cloud.calls["PUT"] == 2
-
-
-def test_gang_of_which_one_is_put_off_is_completed(cloud: Azure, tmp_path: Path) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    stage.refuse(RefusalKind.TRY_LATER)
-    wanted = requests(stage, ["spot-1", "spot-2", "spot-3"], gang="g")
-    told = stage.provider.launch(wanted)
-    assert [a.kind for a in told if isinstance(a, Refused)] == [RefusalKind.TRY_LATER] * 3, "none before all"
-    stage.restart()
-    assert [type(a) for a in patiently(stage, wanted)] == [Launched] * 3
-    assert sorted(stage.living().values()) == ["spot-1", "spot-2", "spot-3"]
 
 
 @pytest.mark.parametrize(
@@ -240,12 +161,3 @@ def test_offerings_that_can_not_be_bought_are_said_at_once(cloud: Azure, tmp_pat
     assert "reservation" in unfit("1", "reservation")
     with pytest.raises(ValidationError):
         AzureStage(cloud, tmp_path, tags={"spotburst-x": "a"})
-
-
-def test_listing_of_many_pages(cloud: Azure, tmp_path: Path) -> None:
-    stage = AzureStage(cloud, tmp_path)
-    wanted = requests(stage, [f"spot-{n}" for n in range(7)])
-    answers = patiently(stage, wanted)
-    assert set(listed(stage)) == {r.launch_id for r in wanted}
-    stage.provider.terminate([a.instance_id for a in answers if isinstance(a, Launched)])
-    wait_for(lambda: not stage.provider.instances())

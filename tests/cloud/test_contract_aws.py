@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cloud.contract import ProviderContract
+from tests.cloud.contract import ReclaimContract, RemoteContract
 from tests.fixtures.ec2_stage import Ec2Stage
 
 
@@ -13,5 +13,5 @@ def stage(ec2: Ec2Stage) -> Ec2Stage:
     return ec2
 
 
-class TestAws(ProviderContract):
+class TestAws(RemoteContract, ReclaimContract):
     pass

@@ -8,14 +8,13 @@ from typing import Any
 
 import pytest
 
-pytest.importorskip("azure.mgmt.compute")
-
 from slurm_plugin.cloud.azure import shape
 from slurm_plugin.cloud.azure.cloud import AzureCloud
 from slurm_plugin.cloud.backoff import Backoff
-from slurm_plugin.cloud.provider import Launched, Market, Offering, RefusalKind
+from slurm_plugin.cloud.provider import InstanceState, Market, Offering, RefusalKind
 from slurm_plugin.config import AzureProvider
-from tests.cloud.contract import ProviderContract, Stage, requests
+from tests.cloud.contract import NamesContract
+from tests.cloud.stage import NamedStage
 from tests.fixtures.azure import GROUP, Azure, azure
 
 REFUSALS = {
@@ -32,7 +31,11 @@ REFUSALS = {
 }
 
 
-class AzureStage(Stage):
+class AzureStage(NamedStage):
+    cloud: Azure
+    under_way = ("Creating", InstanceState.PENDING)
+    taken = ("InvalidParameter", "not this cluster's")
+
     def __init__(self, cloud: Azure, folder: Path, **settings: Any) -> None:
         self.cloud, self.folder = cloud, folder
         names = {"subscription": "s", "resource_group": GROUP, "region": "westeurope", "endpoint_url": cloud.url}
@@ -45,7 +48,13 @@ class AzureStage(Stage):
         self.restart()
 
     def restart(self) -> None:
-        self.provider: AzureCloud = self.made("test", self.folder / "state")
+        self.provider: AzureCloud = self.made("test", self.state)
+
+    def other(self) -> AzureCloud:
+        return self.made("other", self.folder / "other")
+
+    def impatient(self) -> None:
+        self.provider.patience = 0.1
 
     def made(self, cluster: str, state: Path) -> AzureCloud:
         provider = AzureCloud(
@@ -72,31 +81,11 @@ class AzureStage(Stage):
     def refuse(self, kind: RefusalKind) -> None:
         self.cloud.refusals.append(REFUSALS[kind])
 
-    def unreachable(self, on: bool) -> None:
-        self.cloud.unreachable = on
-
-    def lose_answers(self, count: int) -> None:
-        self.cloud.lose = count
-
-    def throttle(self, count: int) -> None:
-        self.cloud.throttles = count
-
-    def lag(self, seconds: float) -> None:
-        self.cloud.lag = seconds
-
-    def break_listing(self) -> None:
-        self.cloud.break_page = True
-
     def stop(self, instance_id: str) -> None:
         self.cloud.machines[instance_id.split("/")[0]].power = "deallocated"
 
     def vanish(self, instance_id: str) -> None:
         del self.cloud.machines[instance_id.split("/")[0]]
-
-    def foreign(self) -> str:
-        [answer] = self.made("other", self.folder / "other").launch(requests(self, ["other-1"]))
-        assert isinstance(answer, Launched)
-        return answer.instance_id
 
 
 @pytest.fixture
@@ -105,5 +94,5 @@ def stage(tmp_path: Path) -> Iterator[AzureStage]:
         yield AzureStage(cloud, tmp_path)
 
 
-class TestAzure(ProviderContract):
+class TestAzure(NamesContract):
     pass

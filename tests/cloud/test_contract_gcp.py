@@ -8,16 +8,15 @@ from pathlib import Path
 from typing import Any
 
 import pytest
-
-pytest.importorskip("google.cloud.compute_v1")
-
 from google.cloud import compute_v1
 
 from slurm_plugin.cloud.backoff import Backoff
+from slurm_plugin.cloud.gcp import shape
 from slurm_plugin.cloud.gcp.cloud import GcpCloud
-from slurm_plugin.cloud.provider import Market, Offering, RefusalKind
+from slurm_plugin.cloud.provider import InstanceState, Market, Offering, RefusalKind
 from slurm_plugin.config import GcpProvider
-from tests.cloud.contract import ProviderContract, Stage
+from tests.cloud.contract import NamesContract, ReclaimContract
+from tests.cloud.stage import NamedStage, ReclaimingStage
 from tests.fixtures.gce import LIVING, REGION, Gce, gce
 
 REFUSALS = {
@@ -32,12 +31,11 @@ REFUSALS = {
 }
 
 
-def quick(provider: GcpCloud) -> None:
-    """Its pauses are short: nobody here counts calls by the minute."""
-    provider.api._reads, provider.api._writes = Backoff(first=0.02, longest=0.1), Backoff(first=0.02, longest=0.1)
+class GcpStage(NamedStage, ReclaimingStage):
+    cloud: Gce
+    under_way = ("OperationRunning", InstanceState.RUNNING)
+    taken = ("RESOURCE_ALREADY_EXISTS", "already exists")
 
-
-class GcpStage(Stage):
     def __init__(self, cloud: Gce, folder: Path, **settings: Any) -> None:
         self.cloud, self.folder = cloud, folder
         base = {"type": "gcp", "project": "p", "region": REGION, "endpoint_url": cloud.url}
@@ -47,21 +45,25 @@ class GcpStage(Stage):
         self.restart()
 
     def restart(self) -> None:
-        self.provider: GcpCloud = GcpCloud(
-            "gcp",
-            self.config,
-            cluster="Test",
-            state_dir=self.folder / "state",
-            slurm_conf=Path("/etc/slurm/slurm.conf"),
-        )
-        quick(self.provider)
+        self.provider: GcpCloud = self.made("Test", self.state)
+
+    def other(self) -> GcpCloud:
+        return self.made("other", self.folder / "other")
+
+    def impatient(self) -> None:
+        self.provider.patience = 0.1
+
+    def made(self, cluster: str, state: Path) -> GcpCloud:
+        slurm_conf = Path("/etc/slurm/slurm.conf")
+        provider = GcpCloud("gcp", self.config, cluster=cluster, state_dir=state, slurm_conf=slurm_conf)
+        # Nobody here counts calls by the minute.
+        provider.api._reads, provider.api._writes = Backoff(first=0.02, longest=0.1), Backoff(first=0.02, longest=0.1)
+        return provider
 
     def offering(self, market: Market = Market.SPOT) -> Offering:
         return Offering("gcp", REGION, self.zone, "g2-standard-8", market)
 
     def living(self) -> dict[str, str]:
-        from slurm_plugin.cloud.gcp import shape
-
         with self.cloud.lock:
             self.cloud.reap()
             mine = [m.message for m in self.cloud.machines.values() if m.ends is None and m.message.status in LIVING]
@@ -77,24 +79,7 @@ class GcpStage(Stage):
         self.cloud.limits[(offering.zone, offering.market.value)] = count
 
     def refuse(self, kind: RefusalKind) -> None:
-        if kind not in REFUSALS:
-            pytest.skip(f"Compute Engine refuses nothing for {kind.value}")
         self.cloud.refusals.append(REFUSALS[kind])
-
-    def unreachable(self, on: bool) -> None:
-        self.cloud.unreachable = on
-
-    def lose_answers(self, count: int) -> None:
-        self.cloud.lose = count
-
-    def throttle(self, count: int) -> None:
-        self.cloud.throttles = count
-
-    def lag(self, seconds: float) -> None:
-        self.cloud.lag = seconds
-
-    def break_listing(self) -> None:
-        self.cloud.break_page = True
 
     def reclaim(self, instance_id: str) -> None:
         machine = self.machine(instance_id)
@@ -113,15 +98,6 @@ class GcpStage(Stage):
     def vanish(self, instance_id: str) -> None:
         del self.cloud.machines[self.machine(instance_id).id]
 
-    def foreign(self) -> str:
-        other = GcpCloud(
-            "gcp", self.config, cluster="other", state_dir=self.folder / "other", slurm_conf=Path("/etc/slurm.conf")
-        )
-        from tests.cloud.contract import requests
-
-        [answer] = other.launch(requests(self, ["other-1"]))
-        return str(getattr(answer, "instance_id", ""))
-
 
 @pytest.fixture
 def stage(tmp_path: Path) -> Iterator[GcpStage]:
@@ -129,11 +105,15 @@ def stage(tmp_path: Path) -> Iterator[GcpStage]:
         yield GcpStage(cloud, tmp_path)
 
 
-class TestZone(ProviderContract):
+class GcpContract(NamesContract, ReclaimContract):
+    never = (RefusalKind.PRICE,)  # spot machines have no price of one's own to offer
+
+
+class TestZone(GcpContract):
     """Offerings of one zone."""
 
 
-class TestRegion(ProviderContract):
+class TestRegion(GcpContract):
     """Offerings of zone ``any``."""
 
     @pytest.fixture

@@ -13,12 +13,13 @@ from slurm_plugin.cloud.provider import InstanceState, Market, Offering, Refusal
 from slurm_plugin.config import LocalProvider
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.reserve import reserve_network
-from tests.cloud.contract import ProviderContract, Stage, wait_for
+from tests.cloud.contract import ReclaimContract
+from tests.cloud.stage import ReclaimingStage, wait_for
 
 pytestmark = pytest.mark.cluster
 
 
-class LocalStage(Stage):
+class LocalStage(ReclaimingStage):
     def __init__(self, folder: Path) -> None:
         self.folder = folder
         slurmd = folder / "slurm" / "sbin" / "slurmd"
@@ -83,5 +84,5 @@ def stage(tmp_path: Path) -> Iterator[LocalStage]:
         destroy_all(tmp_path / "state")
 
 
-class TestLocal(ProviderContract):
+class TestLocal(ReclaimContract):
     pass

@@ -6,7 +6,6 @@ import base64
 import json
 import os
 import re
-import shutil
 import subprocess
 from collections.abc import Iterator
 from pathlib import Path
@@ -15,16 +14,13 @@ from typing import Any
 import pytest
 from pydantic import ValidationError
 
-pytest.importorskip("google.cloud.compute_v1")
-
-from slurm_plugin.cloud.gcp import cloud as gcp_cloud
 from slurm_plugin.cloud.gcp import shape
 from slurm_plugin.cloud.gcp.errors import ApiError, needs
 from slurm_plugin.cloud.provider import InstanceState, Launched, Market, RefusalKind, Refused
 from slurm_plugin.config import GcpProvider
 from slurm_plugin.config_providers import OfferingConfig
 from slurm_plugin.errors import CloudUnavailable
-from tests.cloud.contract import listed, patiently, requests, wait_for
+from tests.cloud.stage import listed, patiently, requests, wait_for
 from tests.cloud.test_contract_gcp import GcpStage
 from tests.fixtures.gce import REGION, Gce, gce
 
@@ -149,81 +145,6 @@ def test_start_up_script_gives_each_machine_its_own_name(cloud: Gce, tmp_path: P
     assert (written["node"], written["cluster"], written["provider"]) == ("spot-2", "test", "gcp")
     assert "Before=slurmd.service" in (root / "etc/systemd/system/spotburst-agent.service").read_text()
     assert (tmp_path / "calls").read_text().splitlines()[-1] == "restart slurmd.service"
-
-
-def test_stopped_namesake_is_deleted_before_its_name_serves_again(cloud: Gce, tmp_path: Path) -> None:
-    stage = GcpStage(cloud, tmp_path)
-    [first] = patiently(stage, requests(stage, ["spot-1"]))
-    assert isinstance(first, Launched)
-    stage.stop(first.instance_id)
-    again = requests(stage, ["spot-1"])
-    [told] = stage.provider.launch(again)
-    assert isinstance(told, Refused)
-    assert (told.kind, told.code) == (RefusalKind.TRY_LATER, "NameInUse")
-    [second] = patiently(stage, again)
-    assert isinstance(second, Launched)
-    assert list(stage.living()) == [second.instance_id]
-    stage.provider.terminate([first.instance_id])
-    assert list(stage.living()) == [second.instance_id], "the earlier machine's id does not end its successor"
-
-
-def test_somebody_elses_machine_of_that_name_is_a_mistake(cloud: Gce, tmp_path: Path) -> None:
-    stage = GcpStage(cloud, tmp_path)
-    other = gcp_cloud.GcpCloud(
-        "gcp", stage.config, cluster="other", state_dir=tmp_path / "other", slurm_conf=Path("/etc/slurm.conf")
-    )
-    other.launch(requests(stage, ["spot-1"]))
-    fine, taken = patiently(stage, requests(stage, ["spot-2", "spot-1"]))
-    assert isinstance(fine, Launched)
-    assert isinstance(taken, Refused)
-    assert (taken.kind, taken.code) == (RefusalKind.MISTAKE, "RESOURCE_ALREADY_EXISTS")
-    assert len(cloud.machines) == 2
-
-
-def test_name_that_no_machine_can_have(cloud: Gce, tmp_path: Path) -> None:
-    stage = GcpStage(cloud, tmp_path)
-    bad, good = stage.provider.launch(requests(stage, ["Spot_1", "spot-1"]))
-    assert isinstance(bad, Refused)
-    assert bad.kind is RefusalKind.MISTAKE
-    assert "'Spot_1'" in bad.text
-    assert isinstance(good, Launched)
-    refused = stage.provider.launch(requests(stage, ["Spot_2", "spot-2"], gang="g"))
-    assert [a.kind for a in refused if isinstance(a, Refused)] == [RefusalKind.MISTAKE] * 2
-
-
-def test_journal_that_is_lost_makes_no_second_machine(cloud: Gce, tmp_path: Path) -> None:
-    stage = GcpStage(cloud, tmp_path)
-    wanted = requests(stage, ["spot-1", "spot-2"])
-    first = stage.provider.launch(wanted)
-    shutil.rmtree(tmp_path / "state")
-    stage.restart()
-    assert stage.provider.launch(wanted) == first
-    assert len(stage.living()) == 2
-
-
-def test_broken_journal_is_passed_over(cloud: Gce, tmp_path: Path) -> None:
-    stage = GcpStage(cloud, tmp_path)
-    wanted = requests(stage, ["spot-1"])
-    first = stage.provider.launch(wanted)
-    for path in (tmp_path / "state").rglob("*.json"):
-        path.write_text('{"request_id": 7')
-    stage.restart()
-    assert stage.provider.launch(wanted) == first
-
-
-def test_operation_that_takes_long_is_taken_up_again(
-    cloud: Gce, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    monkeypatch.setattr(gcp_cloud, "PATIENCE", 0.1)
-    cloud.latency = 0.5
-    stage = GcpStage(cloud, tmp_path)
-    wanted = requests(stage, ["spot-1"])
-    [told] = stage.provider.launch(wanted)
-    assert isinstance(told, Refused)
-    assert (told.kind, told.code) == (RefusalKind.TRY_LATER, "OperationRunning")
-    stage.restart()
-    assert [type(a) for a in patiently(stage, wanted, tries=200)] == [Launched]
-    assert cloud.calls["POST bulkInsert"] == 1
 
 
 def test_what_is_left_of_a_gang_is_ended_before_it_is_refused(

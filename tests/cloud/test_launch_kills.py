@@ -11,7 +11,11 @@ from typing import Any
 import pytest
 
 from slurm_plugin.cloud.provider import Launched
-from tests.cloud.contract import Stage, listed, patiently, requests
+from tests.cloud.stage import Stage, listed, patiently, requests
+from tests.cloud.test_contract_azure import AzureStage
+from tests.cloud.test_contract_gcp import GcpStage
+from tests.fixtures.azure import azure
+from tests.fixtures.gce import gce
 
 STEPS = {
     "gcp": ("insert", "operation", "instances", "instance", "delete"),
@@ -49,17 +53,9 @@ class Killer:
 @contextmanager
 def stage_of(kind: str, folder: Path) -> Iterator[Stage]:
     if kind == "gcp":
-        pytest.importorskip("google.cloud.compute_v1")
-        from tests.cloud.test_contract_gcp import GcpStage
-        from tests.fixtures.gce import gce
-
         with gce() as cloud:
             yield GcpStage(cloud, folder)
     else:
-        pytest.importorskip("azure.mgmt.compute")
-        from tests.cloud.test_contract_azure import AzureStage
-        from tests.fixtures.azure import azure
-
         with azure() as other:
             yield AzureStage(other, folder)
 

@@ -132,7 +132,6 @@ def test_wrong_credentials_are_refused_with_advice(s3_uri: str, monkeypatch: pyt
 def test_profile_gives_credentials_and_endpoint(
     s3_server: S3Server, s3_uri: str, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    pytest.importorskip("boto3")
     for name in s3_server.environment:
         monkeypatch.delenv(name)
     config, credentials = tmp_path / "config", tmp_path / "credentials"

@@ -180,7 +180,8 @@ def reads(fate: Fate, first: int, last: int) -> Choose:
 
 
 def test_an_asynchronous_save_of_a_training_that_fails(behind: tuple[str, Lossy]) -> None:
-    torch = pytest.importorskip("torch")
+    import torch
+
     from job_wrapper.checkpoint import Checkpointer, DirectCommitter
     from job_wrapper.errors import CheckpointFailed
 

@@ -108,7 +108,6 @@ def test_gcs_application_default_credentials_of_gcloud(
 
 
 def test_gcs_federated_identity_by_google_auth(guarded: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
-    pytest.importorskip("google.auth")
     (tmp_path / "subject").write_text("subject")
     identity = {
         "type": "external_account",
