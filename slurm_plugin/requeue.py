@@ -110,12 +110,13 @@ class RunTail:
             barren=entry.summary.barren,
             committed=any(commit.epoch == entry.epoch for commit in entry.summary.commits),
             reason=str(entry.body.get("reason", "")),
-            left=_left(entry.body.get("progress")),
+            left=left_of(entry),
         )
 
 
-def _left(told: object) -> float | None:
-    counters = counters_of(told)
+def left_of(entry: Entry) -> float | None:
+    """Share of a run's work still to be done, as its newest entry tells; None if its program told none."""
+    counters = counters_of(entry.body.get("progress"))
     if counters is None or not counters.total:
         return None
     return max(0.0, 1.0 - counters.completed / counters.total)

@@ -59,7 +59,7 @@ def command(
     next_words = story.outlook(shown, slurm_error, entries, run)
     paid, currency = costs(known, made, time.time())
     whole = total(paid)
-    considered = considered_for(known, shown) if known is not None else []
+    considered = considered_for(known, shown, entries[-1] if entries else None) if known is not None else []
     if json:
         output.as_json(
             {

@@ -45,21 +45,23 @@ class Offers:
         return found
 
 
+def situation(job: Job, waits_since: float | None, left: float | None, now: float) -> Need:
+    """A job's. ``waits_since``: since when it finds no capacity (Unix seconds); ``left``: share of its work. None: it finds some; not known."""
+    return Need(
+        failures=job.restart_count,
+        waited=0.0 if waits_since is None else max(0.0, now - waits_since),
+        left=left,
+        # The time limit is for the whole of the work, so that what is left of it takes its share at most.
+        remaining=job.time_limit * (1.0 if left is None else left) if job.time_limit else None,
+        deadline=float(job.deadline) if job.deadline else None,
+    )
+
+
 def need_of(view: View, job: Job, rules: Rules) -> Need:
     """A job's situation, as far as the nodeset's rules look at it (so that jobs alike share a plan)."""
     since = view.counters.get((f"job:{job.job_id}", WAITING))
     left = min((tail.left for tail in view.runs.get(job.job_id, ()) if tail.left is not None), default=None)
-    return _looked_at(
-        rules,
-        Need(
-            failures=job.restart_count,
-            waited=max(0.0, view.now - since.last) if since else 0.0,
-            left=left,
-            # The time limit is for the whole of the work, so that what is left of it takes its share at most.
-            remaining=job.time_limit * (1.0 if left is None else left) if job.time_limit else None,
-            deadline=float(job.deadline) if job.deadline else None,
-        ),
-    )
+    return _looked_at(rules, situation(job, since.last if since else None, left, view.now))
 
 
 def _looked_at(rules: Rules, need: Need) -> Need:

@@ -138,6 +138,22 @@ def test_describe_shows_the_offerings_of_a_waiting_job(
     assert "Code: words of no-capacity" in shown
 
 
+def test_describe_looks_at_what_is_left_of_a_run_as_the_manager_does(
+    spotburst: Spotburst, site: Site, ledger: Ledger, fake_squeue: Callable[..., None]
+) -> None:
+    burst = site.folder / "burst.yaml"
+    burst.write_text(burst.read_text().replace("{on_demand_after: {failures: 2}}", "{final_on_demand: 10%}"))
+    fake_squeue(job_id=123, job_state="PENDING", partition="spot", restart_cnt=1)
+
+    def asked_first(completed: int, restart: int) -> str:
+        claim = site.claim("123", restart)
+        claim.interrupted("reclaim", {"progress": {"completed": completed, "total": 100}})
+        return str(json.loads(spotburst("describe", "123", "--json").out)["offerings"][0]["offering"])
+
+    assert asked_first(50, 0) == A
+    assert asked_first(95, 1) == DEAR, "the last tenth of the run"
+
+
 @pytest.fixture
 def fake_squeue(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., None]:
     def make(**job: object) -> None:
