@@ -15,17 +15,17 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store import posix
 from job_wrapper.store.log import RunLog
 from job_wrapper.store.posix import PosixStore
+from tests.fixtures.unmet import need_root, unmet
 from tests.store.checkpoints import QUICK, RUN, load, save, writer
 
 
 @pytest.fixture
 def small_disk(tmp_path: Path) -> Iterator[Path]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root to mount a small file system")
+    need_root("to mount a small file system")
     folder = tmp_path / "small"
     folder.mkdir()
     if subprocess.run(["mount", "-t", "tmpfs", "-o", "size=8m", "tmpfs", str(folder)], check=False).returncode != 0:
-        pytest.skip("can't mount a tmpfs here")
+        unmet("can't mount a tmpfs here")
     try:
         yield folder
     finally:

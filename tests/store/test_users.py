@@ -17,6 +17,7 @@ from job_wrapper.store.io_types import Writer
 from job_wrapper.store.paths import log_key
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.read import verify_checkpoint
+from tests.fixtures.unmet import need_root
 from tests.store.checkpoints import save
 
 
@@ -39,11 +40,11 @@ def as_user(uid: int, act: Callable[[], None]) -> int:
 @pytest.fixture
 def everybodys() -> Iterator[Path]:
     """A folder that every user can reach; pytest's own are private."""
+    need_root("to be two users")
     with tempfile.TemporaryDirectory(prefix="spotburst-test-") as folder:
         yield Path(folder)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 def test_an_open_root_serves_all_users_and_tells_whose_a_run_is(everybodys: Path) -> None:
     root = everybodys
     root.chmod(0o1777)
@@ -60,7 +61,6 @@ def test_an_open_root_serves_all_users_and_tells_whose_a_run_is(everybodys: Path
     assert as_user(1002, lambda: (root / "c" / "1").rename(root / "c" / "4")) != 0, "and stays in its place"
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 def test_root_frees_a_run_as_its_owner_and_nobody_elses_through_a_link(everybodys: Path) -> None:
     everybodys.chmod(0o1777)
     store = open_store(f"file://{everybodys}")

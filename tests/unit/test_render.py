@@ -5,7 +5,6 @@ from __future__ import annotations
 import base64
 import json
 import re
-import shutil
 import subprocess
 from pathlib import Path
 
@@ -17,6 +16,7 @@ from slurm_plugin import render
 from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.local_cluster.settings import default_settings
+from tests.fixtures.unmet import need_program
 
 PROGRAMS = render.Programs.beside_python(Path("/opt/spotburst/bin/python"))
 VERSIONS = [(22, 5, 8), (23, 2, 0), (23, 11, 4), (24, 5, 0), (24, 11, 5), (25, 11, 7)]
@@ -174,9 +174,9 @@ def test_the_managers_unit_spares_its_children(tmp_path: Path) -> None:
     assert "StateDirectory=spotburst\n" in unit
 
 
-@pytest.mark.skipif(shutil.which("slurmd") is None and not Path("/usr/sbin/slurmd").exists(), reason="no Slurm here")
 def test_slurm_itself_reads_the_configuration(tmp_path: Path) -> None:
     """``scontrol`` without a controller still parses slurm.conf and complains of what it does not know."""
+    need_program("slurmd")
     done = subprocess.run(
         ["slurmd", "-V"], capture_output=True, text=True, check=True, env={"PATH": "/usr/sbin:/usr/bin"}
     )

@@ -14,6 +14,7 @@ import pytest
 from job_wrapper.errors import ExitCode
 from job_wrapper.store import RunLog
 from slurm_plugin.cli.free import still_alive
+from tests.fixtures.unmet import need_root
 from tests.unit.cli.conftest import START, Said, Site
 from tests.unit.reconcile.views import job
 
@@ -57,9 +58,9 @@ def test_delete_refuses_a_run_whose_job_may_go_on(site: Site, spotburst: Spotbur
     site.commit(claim, 2, b"y" * 1000)
 
 
-@pytest.mark.skipif(os.geteuid() != 0, reason="needs root, to be two users")
 def test_delete_refuses_another_users_run(spotburst: Spotburst, monkeypatch: pytest.MonkeyPatch) -> None:
-    with tempfile.TemporaryDirectory(prefix="spotburst-test-") as folder:  # pytest's own are private
+    need_root("to be two users")
+    with tempfile.TemporaryDirectory(prefix="spotburst-test-", dir="/tmp") as folder:  # pytest's own are private
         Path(folder).chmod(0o755)
         site = Site(Path(folder))
         monkeypatch.setenv("SPOTBURST_CONFIG", f"{folder}/burst.yaml")

@@ -11,6 +11,7 @@ from collections.abc import Callable, Iterator
 import pytest
 
 from slurm_plugin.manager.reach import Reach, _Contact
+from tests.fixtures.unmet import need_root
 
 
 class Host:
@@ -42,8 +43,7 @@ class Host:
 
 @pytest.fixture
 def hosts() -> Iterator[list[Host]]:
-    if os.geteuid() != 0:
-        pytest.skip("needs root, to make addresses that answer and addresses that do not")
+    need_root("to make addresses that answer and addresses that do not")
     made = [Host(f"10.75.{os.getpid() % 256}.{n}") for n in (1, 2)]
     yield made
     for host in made:

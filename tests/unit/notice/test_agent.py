@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -18,6 +17,7 @@ from job_wrapper.agent import drain_reason, steps_here
 from job_wrapper.notice.types import Notice
 from slurm_plugin.render import Programs, agent_service
 from tests.fixtures.imds import ACTION, PREEMPTED, Imds, imds
+from tests.fixtures.unmet import need_program
 
 TERMINATE = '{"action":"terminate","time":"2026-05-02T08:22:00Z"}'
 OURS = "spotburst: aws reclaim by 2026-05-02T08:22:00Z"
@@ -211,9 +211,7 @@ def test_steps_are_known_by_slurms_step_daemons(tmp_path: Path) -> None:
 
 
 def test_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
-    analyze = shutil.which("systemd-analyze")
-    if analyze is None:
-        pytest.skip("no systemd-analyze here")
+    analyze = need_program("systemd-analyze")
     unit = tmp_path / "spotburst-agent.service"
     programs = Programs(*(Path("/bin/true") for _ in range(4)))
     for text, right in (

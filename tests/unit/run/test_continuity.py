@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import shutil
 import signal
 import subprocess
 import sys
@@ -97,7 +96,6 @@ def test_program_killed_from_outside_keeps_its_counter(room: Room) -> None:
     assert [entry.body["step"] for entry in room.commits()] == [5]
 
 
-@pytest.mark.skipif(shutil.which("perl") is None, reason="needs perl")
 def test_program_of_another_language_writes_a_line_to_the_socket(room: Room) -> None:
     process = room.start(["perl", "-e", PERL], *RESTARTABLE, "--interval", "0.2s")
     room.wait_for(room.commits)

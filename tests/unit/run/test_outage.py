@@ -22,6 +22,7 @@ from job_wrapper.errors import (
     kind_of,
     may_pass,
 )
+from tests.fixtures.unmet import unmet
 
 if TYPE_CHECKING:
     from conftest import Room
@@ -196,7 +197,7 @@ def test_rights_that_are_taken_away_are_no_outage(room: Room, program: str, opti
     room.wait_for(lambda: step(room) > 5 and (program is FILES or room.commits()))
     folders = [room.store, *(path for path in room.store.rglob("*") if path.is_dir())]
     if subprocess.run(["chattr", "+i", *folders], check=False, capture_output=True).returncode:
-        pytest.skip("needs root and a file system with attributes, since rights do not bind root")
+        unmet("needs root and a file system with attributes, since rights do not bind root")
     try:
         (room.path / "finish").touch()
         code, _, err = room.end(process)
