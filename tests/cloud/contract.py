@@ -362,7 +362,7 @@ class NamesContract(RemoteContract):
         wait_for(lambda: not stage.provider.instances())
 
 
-PARTS: dict[type[Stage], type[ProviderContract]] = {
+PARTS: dict[type, type[ProviderContract]] = {
     Stage: ProviderContract,
     ReclaimingStage: ReclaimContract,
     RemoteStage: RemoteContract,

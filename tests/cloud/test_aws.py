@@ -12,21 +12,7 @@ from hypothesis import strategies as st
 from slurm_plugin.cloud.aws import fleet, listing, template
 from slurm_plugin.cloud.aws.errors import ApiError, most_telling
 from slurm_plugin.cloud.provider import Market, Offering, RefusalKind
-from slurm_plugin.config import AwsProvider
-
-CONFIG = AwsProvider(
-    type="aws",
-    region="eu-west-1",
-    image="ami-1",
-    subnets={"eu-west-1a": "subnet-a", "eu-west-1b": "subnet-b"},
-    security_groups=("sg-1",),
-    instance_profile="node",
-    tags={"team": "ml"},
-    reservations=(
-        {"id": "cr-1", "instance_type": "p4d.24xlarge", "zone": "eu-west-1a"},
-        {"id": "cr-2", "instance_type": "p5.48xlarge", "zone": "eu-west-1b", "kind": "capacity-block"},
-    ),
-)
+from tests.cloud.aws_example import CONFIG
 
 
 def offering(market: Market = Market.SPOT, zone: str = "eu-west-1a", types: str = "g5.xlarge") -> Offering:

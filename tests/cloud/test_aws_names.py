@@ -20,24 +20,9 @@ from hypothesis import strategies as st
 from slurm_plugin import render
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import names, template
-from slurm_plugin.config import AwsProvider
 from slurm_plugin.slurm.hostlist import expand
+from tests.cloud.aws_example import CONFIG
 from tests.fixtures.http_server import QuietHandler, serving
-
-CONFIG = AwsProvider(
-    type="aws",
-    region="eu-west-1",
-    image="ami-1",
-    subnets={"eu-west-1a": "subnet-a", "eu-west-1b": "subnet-b"},
-    security_groups=("sg-1",),
-    instance_profile="node",
-    tags={"team": "ml"},
-    reservations=(
-        {"id": "cr-1", "instance_type": "p4d.24xlarge", "zone": "eu-west-1a"},
-        {"id": "cr-2", "instance_type": "p5.48xlarge", "zone": "eu-west-1b", "kind": "capacity-block"},
-    ),
-)
-
 
 HOSTS = st.lists(
     st.one_of(

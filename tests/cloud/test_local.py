@@ -16,7 +16,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cloud.local import host, network
-from slurm_plugin.cloud.local.cloud import LocalCloud, destroy_all
+from slurm_plugin.cloud.local.cloud import LocalCloud
 from slurm_plugin.cloud.provider import (
     InstanceState,
     Launched,
@@ -28,7 +28,7 @@ from slurm_plugin.cloud.provider import (
 )
 from slurm_plugin.config import LocalProvider
 from slurm_plugin.errors import CloudUnavailable, LocalCloudError
-from slurm_plugin.local_cluster.reserve import reserve_network
+from tests.fixtures.local_stage import local_stage
 
 pytestmark = pytest.mark.cluster
 
@@ -38,27 +38,8 @@ LARGE = Offering("local", "local", "zone-a", "large", Market.ON_DEMAND)
 
 @pytest.fixture
 def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
-    try:
-        host.require(("ip", "unshare", "bridge"))
-    except LocalCloudError as error:
-        pytest.skip(str(error))
-    slurmd = tmp_path / "slurm" / "sbin" / "slurmd"
-    slurmd.parent.mkdir(parents=True)
-    slurmd.write_text("#!/bin/sh\nexec sleep 1000\n")
-    slurmd.chmod(0o755)
-    bridge, subnet = reserve_network(tmp_path / "state")
-    made = LocalCloud(
-        "local",
-        LocalProvider(type="local", subnet=str(subnet), bridge=bridge),
-        cluster="test",
-        state_dir=tmp_path / "state",
-        slurm_conf=tmp_path / "slurm.conf",
-        slurm_root=tmp_path / "slurm",
-    )
-    try:
-        yield made
-    finally:
-        destroy_all(tmp_path / "state")
+    with local_stage(tmp_path) as stage:
+        yield stage.provider
 
 
 def request(
