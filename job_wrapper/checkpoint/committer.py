@@ -11,8 +11,9 @@ from collections.abc import Mapping
 from functools import partial
 from typing import Protocol
 
+from job_wrapper.checkpoint import outage
 from job_wrapper.client import Committed, Connection, Request, Restore, shared
-from job_wrapper.errors import Fenced, RestoreFailed, StoreAway, StoreError, UsageError, may_pass
+from job_wrapper.errors import Fenced, RestoreFailed, StoreError, UsageError
 from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import (
     Claim,
@@ -25,7 +26,6 @@ from job_wrapper.store import (
     run_path,
     write_manifest,
 )
-from job_wrapper.store.decided_put import Patience, patiently
 
 log = logging.getLogger("spotburst")
 
@@ -96,13 +96,9 @@ class SocketCommitter:
         self.uri, self.run, self.data_prefix = welcome.uri, welcome.run, welcome.data
         self.patience = welcome.patience
         # The wrapper has proved the store.
-        try:
-            self.store = patiently(
-                partial(open_store, welcome.uri, endpoint_url=welcome.endpoint_url, prove=False),
-                Patience(seconds=welcome.patience, first=1.0, longest=15.0),
-            )
-        except StoreError as error:
-            raise StoreAway(str(error)) if may_pass(error) else error from error
+        self.store = outage.read_patiently(
+            self, partial(open_store, welcome.uri, endpoint_url=welcome.endpoint_url, prove=False)
+        )
 
     @property
     def attention(self) -> bool:

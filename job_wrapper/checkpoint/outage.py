@@ -11,11 +11,13 @@ from __future__ import annotations
 import logging
 import time
 from collections.abc import Callable
-from typing import TypeVar
+from typing import TYPE_CHECKING, TypeVar
 
-from job_wrapper.checkpoint.committer import Committer
 from job_wrapper.errors import StoreAway, StoreError, may_pass
 from job_wrapper.store.decided_put import Patience, patiently
+
+if TYPE_CHECKING:
+    from job_wrapper.checkpoint.committer import Committer
 
 log = logging.getLogger("spotburst")
 
