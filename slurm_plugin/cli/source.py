@@ -96,7 +96,7 @@ def place(config: Config | None, uri: str | None, endpoint_url: str | None, clus
 
 
 def _must_exist(uri: str) -> None:
-    """Asking must not create a folder that was mistyped (opening a store does)."""
+    """Opening the store would take a folder that was mistyped for a file system that went away."""
     path = uri if uri.startswith("/") else unquote(urlsplit(uri).path) if uri.startswith("file:") else None
     if path is not None and not Path(path).is_dir():
         raise UsageError(f"{uri}: there is no such folder here, so there are no checkpoints in it")
