@@ -1,6 +1,7 @@
 """Attempts in processes of their own, without the seconds that importing torch takes: `python forking.py` forks one for each line.
 
 A line on stdin is JSON: ``{"kind", "store", "result", "end"}``. When that process is gone, its exit code (minus the signal) is printed.
+Nothing is left of an attempt that is killed, nor of all this when stdin's other end is closed or its process is gone.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ import torch
 import torch._dynamo  # the first optimizer's step would import it
 
 from job_wrapper.checkpoint import DirectCommitter
+from tests.unit.checkpoint.lifeline import children_end_with_me, end_with_parent
 from tests.unit.checkpoint.training import KINDS, open_run, train
 
 EPOCHS = 2
@@ -52,6 +54,8 @@ def attempt(kind: str, store: str, result: str, end: dict[str, Any] | None) -> i
 
 def main() -> None:
     torch.set_num_threads(1)
+    end_with_parent()
+    children_end_with_me()
     for line in sys.stdin:
         pid = os.fork()
         if pid == 0:

@@ -9,6 +9,7 @@ import shutil
 import signal
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from functools import cache
 from pathlib import Path
@@ -19,6 +20,7 @@ from hypothesis import HealthCheck, Phase, given, settings
 from hypothesis import strategies as st
 
 from job_wrapper.errors import ExitCode
+from tests.unit.checkpoint.lifeline import of_session
 from tests.unit.checkpoint.training import KINDS, Attempt, assert_same
 
 BATCHES = 6
@@ -38,7 +40,12 @@ def run() -> Iterator[Run]:
     environment = {**os.environ, "PYTHONPATH": str(Path(__file__).parents[3]), "OMP_NUM_THREADS": "1"}
     program = Path(__file__).with_name("forking.py")
     with subprocess.Popen(
-        [sys.executable, program], env=environment, stdin=subprocess.PIPE, stdout=subprocess.PIPE, text=True
+        [sys.executable, program],
+        env=environment,
+        stdin=subprocess.PIPE,
+        stdout=subprocess.PIPE,
+        text=True,
+        start_new_session=True,
     ) as server:
         assert server.stdin and server.stdout
 
@@ -56,6 +63,10 @@ def run() -> Iterator[Run]:
 
         yield attempts
         server.stdin.close()
+    end = time.monotonic() + 20
+    while left := of_session(server.pid):
+        assert time.monotonic() < end, f"processes are left: {left}"
+        time.sleep(0.02)
 
 
 @pytest.fixture(scope="module")
