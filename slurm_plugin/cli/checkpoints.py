@@ -9,7 +9,7 @@ import typer
 from typer.core import TyperGroup
 
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
-from job_wrapper.store import RunLog, read_manifest, read_part, verify_checkpoint
+from job_wrapper.store import read_manifest, read_part, verify_checkpoint
 from job_wrapper.store.checkpoint_codec import PACK_SIZES
 from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectStore
 from slurm_plugin.cli import free, output
@@ -21,10 +21,7 @@ from slurm_plugin.cli.source import (
     JsonOption,
     NameOption,
     UriOption,
-    find_run,
-    place,
-    settings,
-    slurm_job,
+    open_run,
 )
 
 
@@ -80,11 +77,8 @@ def command(
     Committed when, how large, kept or deleted; with --verify, whether they are whole. UPLOADED is less than SIZE where content did not
     change.
     """
-    known = settings(config)
-    where = place(known, uri, endpoint_url, cluster)
-    shown = None if job.isdigit() else slurm_job(known, job)[0]
-    entries = RunLog(where.store, find_run(where, job, name, shown)).entries()
-    found = checkpoints(where.store, entries, verify=verify)
+    run = open_run(job, name, uri, endpoint_url, cluster, config)
+    found = checkpoints(run.where.store, run.log.entries(), verify=verify)
     if json:
         output.as_json([asdict(one) for one in found])
     elif not found:
