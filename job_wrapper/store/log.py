@@ -39,10 +39,18 @@ class RunLog:
     """The log of one run. Reading needs no claim; ``claim`` makes this process the run's holder."""
 
     def __init__(
-        self, store: ObjectStore, run: str, *, clock: Callable[[], float] = time.time, patience: Patience | None = None
+        self,
+        store: ObjectStore,
+        run: str,
+        *,
+        clock: Callable[[], float] = time.time,
+        patience: Patience | None = None,
+        readers: int = 8,
     ) -> None:
+        """``readers``: how many entries of a long log are asked for at a time; with 1, each request follows the answer to the last."""
         self.store = store
         self.run = run
+        self._readers = readers
         self._clock = clock
         self._patience = patience or Patience()
 
@@ -108,7 +116,15 @@ class RunLog:
         """The whole log, oldest first. Raises ``Damaged`` for a damaged or a missing entry, naming its key."""
         seqs = self.seqs()
         self._refuse_holes(seqs)
-        return _each(self.read, seqs)
+        return self._each(self.read, seqs)
+
+    def _each(self, read: Callable[[int], _T], seqs: Sequence[int]) -> list[_T]:
+        if self._readers == 1 or len(seqs) < 8:
+            return [read(seq) for seq in seqs]
+        from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
+
+        with ThreadPoolExecutor(self._readers, "spotburst-log") as pool:
+            return list(pool.map(read, seqs))
 
     def _readable(self, seq: int) -> Entry | None:
         try:
@@ -201,7 +217,7 @@ class RunLog:
         held = refusal(last, writer)
         if held is None and last.writer.job_id != writer.job_id:
             # The newest entry does not tell what this job did before another one took over: read on. Rare, and only once a claim.
-            history += _each(self._readable, range(len(history), last.seq))
+            history += self._each(self._readable, range(len(history), last.seq))
             for entry in history:
                 if entry is not None and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
                     held = held or refusal(entry, writer)
@@ -215,15 +231,6 @@ class RunLog:
                 )
         if held is not None:
             raise RunHeld(f"{where}: {held}")
-
-
-def _each(read: Callable[[int], _T], seqs: Sequence[int]) -> list[_T]:
-    if len(seqs) < 8:
-        return [read(seq) for seq in seqs]
-    from concurrent.futures import ThreadPoolExecutor  # costs as much to import as all the rest here
-
-    with ThreadPoolExecutor(8, "spotburst-log") as pool:
-        return list(pool.map(read, seqs))
 
 
 def stand_in(entry: Entry, seq: int) -> Entry:

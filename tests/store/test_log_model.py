@@ -156,7 +156,8 @@ class Attempt:
         self.store = SteppedStore(machine)
         now = iter(range(1 << 30))
         patience = Patience(seconds=2, first=0.0, now=lambda: float(next(now)), sleep=lambda _: None)
-        self.log = RunLog(self.store, RUN, clock=lambda: machine.now, patience=patience)
+        # One reader: requests of several threads at once have no order, and the history could not be played again.
+        self.log = RunLog(self.store, RUN, clock=lambda: machine.now, patience=patience, readers=1)
         self.claim: Claim | None = None
         self.steps: Steps | None = None
         self.crashed = False
