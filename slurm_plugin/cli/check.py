@@ -80,9 +80,8 @@ def _slurm(config: Config) -> Iterator[Finding]:
         version = client.version()
         if version < OLDEST:
             raise SpotburstError(f"Slurm {'.'.join(map(str, version))} is too old: 22.05 or later is needed")
-        if isinstance(client, CliClient):
-            clients.append(client)
-            running.update(client.config())
+        clients.append(client)
+        running.update(client.config())
         return f"Slurm {version[0]}.{version[1]:02}.{version[2]}, {config.slurm.conf}"
 
     yield _tried("slurmctld", answers)

@@ -24,6 +24,11 @@ _DROPPED = re.compile(r"(SLURM|SQUEUE|SINFO|SCONTROL|SBATCH|SACCT)_")
 """Users' defaults (SQUEUE_USERS, SINFO_FORMAT, SLURM_CLUSTERS, …) would filter or reshape the answers."""
 
 
+def is_absence(said: str) -> bool:
+    """Whether Slurm's words mean that slurmctld did not answer."""
+    return _ABSENT.search(said) is not None
+
+
 def environment(environ: Mapping[str, str], conf: Path | None) -> dict[str, str]:
     """The environment for Slurm's commands: without users' defaults, in English, with a PATH, with ``conf`` if given."""
     kept = {k: v for k, v in environ.items() if _KEPT.match(k) or not _DROPPED.match(k)}
@@ -68,5 +73,5 @@ def run(command: Sequence[str], *, env: Mapping[str, str], timeout: float) -> st
         return output
     said = stderr.decode(errors="replace").strip() or output.strip()[-500:] or f"exit status {process.returncode}"
     said = "; ".join(line.strip() for line in said.splitlines() if line.strip())
-    kind = SlurmUnavailable if process.returncode < 0 or _ABSENT.search(said) else SlurmRefused
+    kind = SlurmUnavailable if process.returncode < 0 or is_absence(said) else SlurmRefused
     raise kind(f"{shown}: {said}")

@@ -59,6 +59,11 @@ def _records(text: str, key: str, read: Callable[[Any], Record], command: str) -
         answer = json.loads(text, strict=False)
     except ValueError as error:
         raise SlurmUnavailable(f"{command}: the answer is not JSON ({error}); it begins {text[:80]!r}") from None
+    return records_of(answer, key, read, command)
+
+
+def records_of(answer: Any, key: str, read: Callable[[Any], Record], command: str) -> tuple[Record, ...]:
+    """The records of an answer that is read already; ``read`` is ``job`` or ``node``. Raises ``SlurmUnavailable`` like ``parse_jobs``."""
     if not isinstance(answer, dict):
         raise SlurmUnavailable(f"{command}: the answer is not a JSON object")
     if answer.get("errors"):

@@ -9,11 +9,14 @@ import pytest
 
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.cli import CliClient
+from slurm_plugin.slurm.client import SlurmClient
+from slurm_plugin.slurm.pyslurm_client import PyslurmClient, installed
 from slurm_plugin.slurm.records import Job, Node
 from tests.fixtures.private_slurm import VERSIONS, PrivateSlurm, private_slurm, wait_for
 
 pytestmark = pytest.mark.cluster
 
+MakeClient = Callable[..., SlurmClient]
 PORTS = {"22.05": 21001, "24.11": 21011}
 
 
@@ -30,9 +33,26 @@ def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         private.stop()
 
 
-@pytest.fixture
-def client(slurm: PrivateSlurm) -> CliClient:
-    return CliClient(slurm.bin_dir, slurm.conf)
+@pytest.fixture(scope="module", params=["commands", *(["pyslurm"] if installed() else [])])
+def make_client(request: pytest.FixtureRequest, slurm: PrivateSlurm) -> MakeClient:
+    """Each kind of client that can be had here for this Slurm."""
+    if request.param == "commands":
+        return lambda timeout=10.0: CliClient(slurm.bin_dir, slurm.conf, timeout)
+
+    def by_pyslurm(timeout: float = 10.0) -> PyslurmClient:
+        return PyslurmClient(slurm.bin_dir, slurm.conf, timeout)
+
+    probe = by_pyslurm()
+    built, running = probe.built_for(), probe.version()[:2]
+    probe.close()
+    if built != running:
+        pytest.skip(f"pyslurm was built for {built}")
+    return by_pyslurm
+
+
+@pytest.fixture(scope="module")
+def client(make_client: MakeClient) -> SlurmClient:
+    return make_client()
 
 
 @pytest.fixture
@@ -48,11 +68,11 @@ def submit(slurm: PrivateSlurm) -> Iterator[Callable[..., str]]:
         slurm.run("scancel", job_id, check=False)
 
 
-def job(client: CliClient, name_id: str) -> Job:
+def job(client: SlurmClient, name_id: str) -> Job:
     return next(j for j in client.jobs() if j.name_id == name_id)
 
 
-def node(client: CliClient, name: str) -> Node:
+def node(client: SlurmClient, name: str) -> Node:
     return next(n for n in client.nodes() if n.name == name)
 
 
@@ -60,16 +80,16 @@ def until(look: Callable[[], bool], what: str) -> None:
     wait_for(look, what, 20)
 
 
-def test_version(client: CliClient, slurm: PrivateSlurm) -> None:
+def test_version(client: SlurmClient, slurm: PrivateSlurm) -> None:
     expected = (22, 5) if slurm.port == PORTS["22.05"] else (24, 11)
     assert client.version()[:2] == expected
 
 
-def test_no_jobs_is_an_answer(client: CliClient) -> None:
+def test_no_jobs_is_an_answer(client: SlurmClient) -> None:
     assert client.jobs() == ()
 
 
-def test_powered_down_cloud_nodes_are_shown(client: CliClient) -> None:
+def test_powered_down_cloud_nodes_are_shown(client: SlurmClient) -> None:
     nodes = {n.name: n for n in client.nodes()}
     assert sorted(nodes) == ["real-1", "spot-1", "spot-2", "spot-3"]
     spot = nodes["spot-2"]
@@ -85,7 +105,7 @@ def test_powered_down_cloud_nodes_are_shown(client: CliClient) -> None:
     assert abs(real.slurmd_start_time - time.time()) < 3600
 
 
-def test_partitions(client: CliClient) -> None:
+def test_partitions(client: SlurmClient) -> None:
     found = {p.name: p for p in client.partitions()}
     assert sorted(found) == ["real", "spot", "urgent"]
     assert found["spot"].nodes == ("spot-1", "spot-2", "spot-3")
@@ -101,7 +121,7 @@ def test_partitions(client: CliClient) -> None:
     ids=["exit 7", "killed", "ok"],
 )
 def test_ended_jobs_stay_visible_with_how_they_ended(
-    client: CliClient, submit: Callable[..., str], script: str, code: int, signal: int
+    client: SlurmClient, submit: Callable[..., str], script: str, code: int, signal: int
 ) -> None:
     job_id = submit("--partition=real", script=script)
     state = "FAILED" if code or signal else "COMPLETED"
@@ -112,7 +132,7 @@ def test_ended_jobs_stay_visible_with_how_they_ended(
     assert 0 < ended.start_time <= ended.end_time
 
 
-def test_a_job_that_waits_for_its_node_to_boot(client: CliClient, submit: Callable[..., str]) -> None:
+def test_a_job_that_waits_for_its_node_to_boot(client: SlurmClient, submit: Callable[..., str]) -> None:
     job_id = submit(
         "--partition=spot", "--gpus-per-node=t4:2", "--job-name=boots", "--exclude=spot-1,spot-3", "--constraint=t4"
     )
@@ -128,7 +148,7 @@ def test_a_job_that_waits_for_its_node_to_boot(client: CliClient, submit: Callab
     assert node(client, "spot-2").states >= {"CLOUD", "POWERING_UP", "NOT_RESPONDING"}
 
 
-def test_gpus_however_asked_for(client: CliClient, submit: Callable[..., str]) -> None:
+def test_gpus_however_asked_for(client: SlurmClient, submit: Callable[..., str]) -> None:
     for request in (
         ["--gres=gpu:t4:2"],
         ["--gpus=4", "--nodes=2"],
@@ -138,7 +158,7 @@ def test_gpus_however_asked_for(client: CliClient, submit: Callable[..., str]) -
         assert job(client, job_id).gpus_per_node == 2, request
 
 
-def test_array_tasks_and_what_is_left_of_the_array(client: CliClient, submit: Callable[..., str]) -> None:
+def test_array_tasks_and_what_is_left_of_the_array(client: SlurmClient, submit: Callable[..., str]) -> None:
     array = submit("--partition=real", "--cpus-per-task=2", "--array=1-4%1")
     until(lambda: any(j.name_id == f"{array}_1" and j.running for j in client.jobs()), "the first task to run")
     rest = job(client, f"{array}_[2-4%1]")
@@ -148,11 +168,11 @@ def test_array_tasks_and_what_is_left_of_the_array(client: CliClient, submit: Ca
     until(lambda: job(client, f"{array}_1").restart_count == 1, "the task to be requeued")
 
 
-def test_no_requeue_is_seen(client: CliClient, submit: Callable[..., str]) -> None:
+def test_no_requeue_is_seen(client: SlurmClient, submit: Callable[..., str]) -> None:
     assert not job(client, submit("--partition=spot", "--hold", "--no-requeue")).requeue
 
 
-def test_requeue_then_start_now(client: CliClient, submit: Callable[..., str]) -> None:
+def test_requeue_then_start_now(client: SlurmClient, submit: Callable[..., str]) -> None:
     job_id = submit("--partition=real", script="trap '' TERM; sleep 2; sleep 600")
     until(lambda: job(client, job_id).running, "the job to run")
     client.requeue(job_id)
@@ -165,7 +185,7 @@ def test_requeue_then_start_now(client: CliClient, submit: Callable[..., str]) -
     until(lambda: job(client, job_id).running, "the job to run again")
 
 
-def test_hold_release_and_requeuehold(client: CliClient, submit: Callable[..., str]) -> None:
+def test_hold_release_and_requeuehold(client: SlurmClient, submit: Callable[..., str]) -> None:
     job_id = submit("--partition=real")
     until(lambda: job(client, job_id).running, "the job to run")
     client.requeue(job_id, hold=True)
@@ -190,7 +210,7 @@ TEXTS = [
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_survives_as_a_reason(client: CliClient, text: str) -> None:
+def test_any_text_survives_as_a_reason(client: SlurmClient, text: str) -> None:
     client.update_nodes(["spot-3"], state="down", reason=text)
     assert node(client, "spot-3").reason == text
     assert node(client, "spot-3").has("DOWN")
@@ -198,25 +218,25 @@ def test_any_text_survives_as_a_reason(client: CliClient, text: str) -> None:
 
 
 @pytest.mark.parametrize("text", TEXTS)
-def test_any_text_survives_as_a_comment(client: CliClient, submit: Callable[..., str], text: str) -> None:
+def test_any_text_survives_as_a_comment(client: SlurmClient, submit: Callable[..., str], text: str) -> None:
     job_id = submit("--partition=spot", "--hold")
     client.set_comment(job_id, text)
     assert job(client, job_id).comment == text
 
 
-def test_a_comment_longer_than_slurm_takes_is_cut(client: CliClient, submit: Callable[..., str]) -> None:
+def test_a_comment_longer_than_slurm_takes_is_cut(client: SlurmClient, submit: Callable[..., str]) -> None:
     job_id = submit("--partition=spot", "--hold")
     client.set_comment(job_id, "é" * 3000)
     assert job(client, job_id).comment == "é" * 512
 
 
-def test_line_breaks_become_spaces(client: CliClient, submit: Callable[..., str]) -> None:
+def test_line_breaks_become_spaces(client: SlurmClient, submit: Callable[..., str]) -> None:
     job_id = submit("--partition=spot", "--hold")
     client.set_comment(job_id, "one\ntwo")
     assert job(client, job_id).comment == "one two"
 
 
-def test_many_nodes_in_one_call(client: CliClient) -> None:
+def test_many_nodes_in_one_call(client: SlurmClient) -> None:
     client.update_nodes(["spot-1", "spot-2", "spot-3"], state="down", reason="r")
     assert all(n.has("DOWN") and n.reason == "r" for n in client.nodes() if n.name != "real-1")
     client.update_nodes((f"spot-{i}" for i in (3, 1, 2)), state="resume")
@@ -225,12 +245,12 @@ def test_many_nodes_in_one_call(client: CliClient) -> None:
     assert not any(n.has("DOWN") for n in client.nodes())
 
 
-def test_resume_of_an_idle_node_is_refused_in_slurms_words(client: CliClient) -> None:
+def test_resume_of_an_idle_node_is_refused_in_slurms_words(client: SlurmClient) -> None:
     with pytest.raises(SlurmRefused, match=r"NodeName=real-1.*Invalid node state specified"):
         client.update_nodes(["real-1"], state="resume")
 
 
-def test_one_refused_node_does_not_stop_the_others(client: CliClient) -> None:
+def test_one_refused_node_does_not_stop_the_others(client: SlurmClient) -> None:
     client.update_nodes(["spot-1"], state="down", reason="r")
     with pytest.raises(SlurmRefused, match="Invalid node state"):
         client.update_nodes(["real-1", "spot-1"], state="resume")
@@ -243,7 +263,7 @@ def test_one_refused_node_does_not_stop_the_others(client: CliClient) -> None:
     client.update_nodes(["spot-1", "spot-2"], state="resume")
 
 
-def test_power_up_and_down_by_hand(client: CliClient) -> None:
+def test_power_up_and_down_by_hand(client: SlurmClient) -> None:
     client.update_nodes(["spot-3"], state="down", reason="r")
     client.update_nodes(["spot-3"], state="resume")
     client.update_nodes(["spot-3"], state="power_up", address="127.0.0.9")
@@ -254,20 +274,20 @@ def test_power_up_and_down_by_hand(client: CliClient) -> None:
 
 
 @pytest.mark.parametrize("job_id", ["999999", "999999_1"])
-def test_an_unknown_job_is_refused(client: CliClient, job_id: str) -> None:
+def test_an_unknown_job_is_refused(client: SlurmClient, job_id: str) -> None:
     for order in (client.requeue, client.start_now, client.hold, client.release):
         with pytest.raises(SlurmRefused, match="Invalid job id"):
             order(job_id)
 
 
 @pytest.mark.parametrize("job_id", ["", "--help", "1 2", "1,2", "all", "1;2"])
-def test_what_is_no_job_id_never_reaches_slurm(client: CliClient, job_id: str) -> None:
+def test_what_is_no_job_id_never_reaches_slurm(client: SlurmClient, job_id: str) -> None:
     with pytest.raises(SlurmRefused, match="not a job id"):
         client.requeue(job_id)
 
 
-def test_a_slurmctld_that_is_away_is_unavailable_never_empty(slurm: PrivateSlurm) -> None:
-    client = CliClient(slurm.bin_dir, slurm.conf, timeout=1.0)
+def test_a_slurmctld_that_is_away_is_unavailable_never_empty(make_client: MakeClient, slurm: PrivateSlurm) -> None:
+    client = make_client(timeout=1.0)
     slurm.stop_slurmctld()
     try:
         for ask in (client.version, client.jobs, client.nodes, client.partitions):
