@@ -243,6 +243,11 @@ class Config(Model):
                     f"nodesets.{nodeset.name}.offerings: placement excludes every one of them: "
                     + "; ".join(f"{o.id}: {fault}" for o, fault in zip(offerings, faults, strict=True))
                 )
+        queues = [url for p in self.providers.values() if (url := getattr(p, "events_queue", None))]
+        if len(set(queues)) != len(queues):
+            raise ValueError(
+                "providers: two have the same events_queue; each needs one of its own: a message is read once"
+            )
         if len({p.name for p in self.partitions}) != len(self.partitions):
             raise ValueError("partitions: two have the same name")
         if sum(p.default for p in self.partitions) > 1:

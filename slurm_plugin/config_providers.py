@@ -72,6 +72,8 @@ class AwsProvider(CloudProvider):
     security_groups: tuple[Annotated[str, Field(pattern=r"^sg-")], ...] = ()
     instance_profile: str | None = None
     """Name of the IAM instance profile that nodes have: it lets them reach the checkpoints."""
+    events_queue: Annotated[str, Field(pattern=r"^https?://[^/]+/.+")] | None = None
+    """URL of the SQS queue that EventBridge puts events about instances into; one of this cluster's and provider's own."""
     reservations: tuple[AwsReservation, ...] = ()
     tags: Mapping[str, str] = {}
     """Tags of the site's own, on every instance and its volumes."""

@@ -18,7 +18,7 @@ import jinja2
 
 from job_wrapper.node_config import NodeConfig
 from slurm_plugin.cloud.provider import Offering
-from slurm_plugin.config import Config, NodeSet
+from slurm_plugin.config import AwsProvider, Config, NodeSet
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.slurm.hostlist import fold
 
@@ -261,6 +261,28 @@ def gcp_startup(node_config: Mapping[str, Any], agent_unit: str) -> str:
     """Start-up script of machines that are made together on Compute Engine: each fills in its own name for the node's."""
     text = json.dumps({**node_config, "node": "@NODE@"}, sort_keys=True)
     return _render("gcp-startup.sh.j2", node_json_base64=_base64(text), agent_unit_base64=_base64(agent_unit))
+
+
+def aws_events(config: Config, provider: str) -> str:
+    """CloudFormation's template of the queue that ``events_queue`` names, and of what fills it. Raises ``ConfigError``."""
+    from slurm_plugin.cloud.aws import events
+
+    settings = config.providers.get(provider)
+    if not isinstance(settings, AwsProvider):
+        found = ", ".join(n for n, p in config.providers.items() if isinstance(p, AwsProvider)) or "none"
+        raise ConfigError(f"providers: no {provider!r} of type aws; there are: {found}")
+    return _render(
+        "aws-events.yaml.j2",
+        cluster=config.cluster,
+        provider=provider,
+        region=settings.region,
+        # SQS takes 80 characters.
+        name=f"spotburst-{config.cluster}-{provider}"[:80],
+        warnings=(events.SPOT_WARNING, events.RESERVATION_WARNING, events.REBALANCE),
+        state_change=events.STATE_CHANGE,
+        ending=events.ENDING,
+        health=events.HEALTH,
+    )
 
 
 def node_config(

@@ -13,7 +13,7 @@ from slurm_plugin.cli.source import ConfigOption, settings, slurm_client
 from slurm_plugin.config import Config, find_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 
-app = typer.Typer(help="Print files for Slurm and systemd.", no_args_is_help=True)
+app = typer.Typer(help="Print files for Slurm, systemd and clouds.", no_args_is_help=True)
 
 VersionOption = Annotated[str | None, typer.Option("--slurm-version", help="Such as 24.11.5; else slurmctld is asked.")]
 
@@ -71,6 +71,15 @@ def manager_service(
     _show(
         render.manager_service(known, render.Programs.beside_python(), config_path=config or find_config(), user=user)
     )
+
+
+@app.command("aws-events")
+def aws_events(
+    provider: Annotated[str, typer.Argument(help="Of type aws, as burst.yaml calls it.")],
+    config: ConfigOption = None,
+) -> None:
+    """A CloudFormation template: the queue in which the manager hears of EC2's interruptions, and what fills it."""
+    _show(render.aws_events(_known(config), provider))
 
 
 @app.command("agent-service")

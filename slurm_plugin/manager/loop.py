@@ -14,6 +14,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.hearing import Hearing
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
 from slurm_plugin.manager.pricing import Pricing
@@ -46,10 +47,11 @@ class Loop:
         runs: RunReader | None = None,
         sweeper: Sweeper | None = None,
         pricing: Pricing | None = None,
+        hearing: Hearing | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.reach, self.runs = reach, runs
-        self.parts = [part for part in (reach, runs, sweeper, pricing) if part is not None]
+        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing) if part is not None]
 
     @classmethod
     def build(cls, config: Config) -> Loop:
@@ -62,9 +64,19 @@ class Loop:
         once = Once()
         reach = Reach(max(0.2, config.manager.silent_prepare / 4), wake=waker.nudge)
         runs = RunReader(config.cluster, lambda: _store(config), once, wake=waker.nudge)
+        hearing = Hearing(lanes, ledger, config.state_dir, once, wake=waker.nudge)
         table = load_prices(config.prices) if config.prices else None
         observer = Observer(
-            policy, client, lanes, ledger, config.state_dir, once=once, reach=reach, runs=runs, prices=table
+            policy,
+            client,
+            lanes,
+            ledger,
+            config.state_dir,
+            once=once,
+            reach=reach,
+            hearing=hearing,
+            runs=runs,
+            prices=table,
         )
         launcher = Launcher(policy, lanes, ledger, lambda *names: _node_config(config, *names), once)
         for freed in ledger.settings_are(policy.settings):
@@ -77,7 +89,7 @@ class Loop:
         sweeper = Sweeper(config.cluster, lambda: _store(config), config.checkpoints.keep_ended, once)
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
         applier = Applier(client, ledger, launcher, once)
-        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing)
+        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, hearing)
 
     def stop(self) -> None:
         """End after the present pass. Safe in a signal handler."""

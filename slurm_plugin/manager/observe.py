@@ -14,6 +14,7 @@ from slurm_plugin.cloud.provider import Instance
 from slurm_plugin.errors import CloudUnavailable, ConfigError, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import Intent
+from slurm_plugin.manager.hearing import Hearing, with_notices
 from slurm_plugin.manager.lane import LIST_TIMEOUT, Lane
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
@@ -61,12 +62,14 @@ class Observer:
         *,
         once: Once,
         reach: Reach | None = None,
+        hearing: Hearing | None = None,
         runs: RunReader | None = None,
         prices: PriceTable | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.policy, self.client, self.lanes, self.ledger, self.state_dir = policy, client, lanes, ledger, state_dir
         self.once, self.reach, self.runs, self.clock = once, reach, runs, clock
+        self.hearing = hearing
         self.memory = Memory()
         self.prices = prices
         self._pool = ThreadPoolExecutor(3, "slurm")
@@ -167,7 +170,8 @@ class Observer:
         now = self.clock()
         for name, lane in self.lanes.items():
             last = self.memory.listings.get(name)
-            if last is not None and 0 <= now - last.at < lane.list_every:
+            changed = self.hearing is not None and self.hearing.changed(name)
+            if last is not None and not changed and 0 <= now - last.at < lane.list_every:
                 clouds[name] = last
                 continue
             clouds[name] = None
@@ -184,7 +188,12 @@ class Observer:
             self.once.well(f"cloud {name}")
             self.memory.listings[name] = Listing(at, tuple(machines))
             clouds[name] = self.memory.listings[name]
-        return clouds
+        return {name: self._heard(name, listing) for name, listing in clouds.items()}
+
+    def _heard(self, name: str, listing: Listing | None) -> Listing | None:
+        if listing is None or self.hearing is None:
+            return listing
+        return Listing(listing.at, with_notices(listing.instances, self.hearing.taken_away(name)))
 
     def _cloud_fault(self, name: str, error: Exception) -> None:
         self.memory.listings.pop(name, None)

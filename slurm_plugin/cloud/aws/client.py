@@ -1,9 +1,9 @@
-"""The one place that imports boto3: calls to EC2 in one region, their errors as ``ApiError``, their rate as EC2 allows it."""
+"""The one place that imports boto3: clients for one region, errors as ``ApiError``, and calls to EC2 at the rate that it allows."""
 
 from __future__ import annotations
 
 import threading
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from typing import Any
 
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, ApiError
@@ -58,37 +58,47 @@ class Ec2:
 
     def send(self, timeout: float, operation: str, members: dict[str, Any]) -> dict[str, Any]:
         """One call, once."""
-        from botocore.exceptions import BotoCoreError, ClientError
-
-        try:
-            answer: dict[str, Any] = getattr(self._client(timeout), operation)(**members)
-            return answer
-        except ClientError as error:
-            told = error.response.get("Error", {})
-            status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
-            raise ApiError(str(told.get("Code") or status), str(told.get("Message") or error), status) from error
-        except BotoCoreError as error:
-            name = type(error).__name__
-            mistake = any(word in name for word in _MISTAKES)
-            raise ApiError(name if mistake else NO_ANSWER, f"{operation}: {error}") from error
+        return send(lambda: self._client(timeout), operation, members)
 
     def _client(self, timeout: float) -> Any:
         with self._lock:
             if timeout not in self._clients:
-                import boto3
-                from botocore.config import Config
-
-                settings = Config(
-                    # Our own pause is shared by all callers; botocore's retries would be each caller's own.
-                    retries={"total_max_attempts": 1, "mode": "standard"},
-                    connect_timeout=3.0,
-                    read_timeout=timeout,
-                    max_pool_connections=16,
-                    user_agent_extra="spotburst",
-                )
-                session = boto3.session.Session(profile_name=self.config.profile, region_name=self.config.region)
-                self._clients[timeout] = session.client("ec2", endpoint_url=self.config.endpoint_url, config=settings)
+                self._clients[timeout] = make_client(self.config, "ec2", self.config.endpoint_url, timeout)
             return self._clients[timeout]
+
+
+def send(client: Callable[[], Any], operation: str, members: Mapping[str, Any]) -> dict[str, Any]:
+    """One call of a client of boto3, once. Raises ``ApiError``."""
+    from botocore.exceptions import BotoCoreError, ClientError
+
+    try:
+        answer: dict[str, Any] = getattr(client(), operation)(**members)
+        return answer
+    except ClientError as error:
+        told = error.response.get("Error", {})
+        status = error.response.get("ResponseMetadata", {}).get("HTTPStatusCode")
+        raise ApiError(str(told.get("Code") or status), str(told.get("Message") or error), status) from error
+    except BotoCoreError as error:
+        name = type(error).__name__
+        mistake = any(word in name for word in _MISTAKES)
+        raise ApiError(name if mistake else NO_ANSWER, f"{operation}: {error}") from error
+
+
+def make_client(config: AwsProvider, service: str, endpoint_url: str | None, timeout: float) -> Any:
+    """boto3's client of a service, with the provider's credentials and region. ``timeout``: seconds for one answer."""
+    import boto3
+    from botocore.config import Config
+
+    settings = Config(
+        # Our own pause is shared by all callers; botocore's retries would be each caller's own.
+        retries={"total_max_attempts": 1, "mode": "standard"},
+        connect_timeout=3.0,
+        read_timeout=timeout,
+        max_pool_connections=16,
+        user_agent_extra="spotburst",
+    )
+    session = boto3.session.Session(profile_name=config.profile, region_name=config.region)
+    return session.client(service, endpoint_url=endpoint_url, config=settings)
 
 
 def _is_throttle(error: Exception) -> bool:

@@ -17,6 +17,7 @@ from slurm_plugin.cloud.aws import listing, names, prices, template
 from slurm_plugin.cloud.aws.client import Ec2
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
+from slurm_plugin.cloud.aws.queue import Queue
 from slurm_plugin.cloud.provider import (
     Instance,
     InstanceState,
@@ -110,6 +111,10 @@ class AwsCloud:
         known = self.journal.by_instance()
         machines = [self._machine(f, known, marked) for f in found.values()]
         return machines + [m for m in self._unseen() if m.instance_id not in found]
+
+    def mailbox(self) -> Queue | None:
+        """See ``SendsMessages``: the queue of EventBridge's events."""
+        return Queue(self.config, self.config.events_queue, self.clock) if self.config.events_queue else None
 
     def spot_prices(self, offerings: Collection[Offering]) -> dict[str, float]:
         """US dollars an hour by offering id, as they are now. Raises ``CloudUnavailable``."""
