@@ -195,6 +195,10 @@ class Connection:
         self._clear(seq)
         self._send({"type": "checkpoint.failed", "seq": seq, "error": error, "kind": kind})
 
+    def staged(self, seq: int, seconds: float) -> None:
+        """Say that the program goes on: its state was copied within ``seconds``, and is written behind it."""
+        self._send({"type": "checkpoint.staged", "seq": seq, "seconds": seconds})
+
     def restore_done(self, entry: int, seconds: float) -> None:
         """Say that the checkpoint of this log entry is loaded."""
         self._send({"type": "restore.done", "entry": entry, "seconds": seconds})

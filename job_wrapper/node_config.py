@@ -35,8 +35,10 @@ class NodeConfig:
     notice_file: str = NOTICE_FILE
     uri: str = ""
     endpoint_url: str = ""
-    interval: float = 600.0
-    """Seconds between checkpoints."""
+    interval: float = 0.0
+    """Seconds between checkpoints; 0 for ``auto`` (`interval`)."""
+    interruption_rate: float = 0.0
+    """Interruptions an hour of a machine of this offering, as the manager estimated them at its launch; 0: not known."""
     keep: int = 3
     max_attempts: int = 8
     max_attempts_multi_node: int = 3

@@ -11,6 +11,8 @@ Program to wrapper::
                                                            I have stored these parts under the data prefix: commit them (with
                                                            the state directories, if there are any). "seq" is null for a
                                                            checkpoint that nobody asked for. Answered by committed, failed or fenced.
+    {"type":"checkpoint.staged","seq":3,"seconds":0.8}     I go on: my state was copied within so many seconds, and is being written
+                                                           behind me (may be left out; an interval of "auto" goes by it).
     {"type":"checkpoint.failed","seq":3,"error":"…","kind":"StoreAway"}
                                                            I could not. "kind" (may be left out) is the typed reason; with "StoreAway"
                                                            the same may work later.
@@ -42,6 +44,8 @@ import json
 from typing import Any
 
 SOCKET_VARIABLE = "SPOTBURST_SOCKET"
+COMMITS_VARIABLE = "SPOTBURST_COMMITS"
+"""``0`` in programs whose wrapper does not commit: of a step's tasks only rank 0's does."""
 MAX_LINE = 1 << 20
 """Longest line accepted, in bytes; a longer one ends that connection."""
 

@@ -16,6 +16,7 @@ _FORMAT = ",".join(f"{name}:;" for name in _FIELDS)
 PATIENCE = 10.0
 """Seconds that one command may take. slurmctld answers in milliseconds, or its client tries again for a minute."""
 
+_YEAR = 365 * 86400.0
 _COMING_BACK = frozenset({"PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT", "CONFIGURING"})
 
 
@@ -36,6 +37,14 @@ class JobView:
     def running(self) -> bool:
         """Runs, and is not on its way out."""
         return self.state in ("RUNNING", "SUSPENDED", "STOPPED", "SIGNALING", "RESIZING")
+
+    @property
+    def time_limit(self) -> float | None:
+        """Seconds from its start to its end as Slurm has set it; None without a limit (Slurm then puts the end a year ahead)."""
+        if self.start_time is None or self.end_time is None or self.end_time <= self.start_time:
+            return None
+        seconds = self.end_time - self.start_time
+        return seconds if seconds < _YEAR else None
 
     @property
     def coming_back(self) -> bool:

@@ -35,7 +35,7 @@ from slurm_plugin.config_providers import (
     OfferingConfig,
     ProviderConfig,
 )
-from slurm_plugin.config_types import Duration, Model, Name, Period, parse_duration
+from slurm_plugin.config_types import Duration, Interval, Model, Name, Period, parse_duration
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.placement import Knowledge, Rules, excluded
 from slurm_plugin.slurm.hostlist import expand
@@ -74,7 +74,8 @@ class Checkpoints(Model):
     uri: str
     endpoint_url: str | None = None
     """For a server that is not the cloud's own. Credentials come from the environment of the job or the machine's role."""
-    interval: Period = 600.0
+    interval: Interval = 0.0
+    """``auto`` (0): by what a save costs and how often machines are taken back; or a fixed one."""
     keep: Annotated[int, Field(ge=1)] = 3
     keep_ended: Period = 7 * 86400.0
     """How long after a run's end the manager leaves its checkpoints there."""

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from typing import Annotated, Any
 
-from pydantic import BaseModel, BeforeValidator, ConfigDict, Field
+from pydantic import BaseModel, BeforeValidator, ConfigDict, Field, WrapValidator
 
 from job_wrapper.durations import seconds_of
+from job_wrapper.interval import LONGEST
 
 
 def parse_duration(value: Any) -> Any:
@@ -18,6 +19,10 @@ Duration = Annotated[float, BeforeValidator(parse_duration), Field(ge=0, allow_i
 """Seconds; in the file ``30s``, ``10m``, ``1h``, ``1d`` or a number."""
 Period = Annotated[Duration, Field(gt=0)]
 """The same for what is done again and again: never without a pause."""
+Interval = Annotated[
+    Period, Field(le=LONGEST), WrapValidator(lambda value, read: 0.0 if value == "auto" else read(value))
+]
+"""Seconds between checkpoints, at most 6 h; 0 for ``auto``."""
 
 Name = Annotated[str, Field(pattern=r"^[A-Za-z0-9][A-Za-z0-9_-]*$", max_length=63)]
 

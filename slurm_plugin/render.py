@@ -293,8 +293,10 @@ def node_config(
     *,
     speaks: str | None = None,
     slurm_bin: Path | None = None,
+    rate: float = 0.0,
 ) -> NodeConfig:
-    """What the node finds as node.json. ``speaks``: whose metadata service answers there, where it is not the provider's own."""
+    """What the node finds as node.json. ``speaks``: whose metadata service answers there, where it is not the provider's own; ``rate``:
+    interruptions a machine hour of the offering, 0 where they are not known."""
     provider = config.providers[offering.provider]
     return NodeConfig(
         cluster=config.cluster,
@@ -305,6 +307,7 @@ def node_config(
         uri=config.checkpoints.uri,
         endpoint_url=config.checkpoints.endpoint_url or "",
         interval=config.checkpoints.interval,
+        interruption_rate=rate,
         keep=config.checkpoints.keep,
         max_attempts=config.recovery.max_attempts,
         max_attempts_multi_node=config.recovery.max_attempts_multi_node,

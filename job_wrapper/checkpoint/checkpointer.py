@@ -325,6 +325,7 @@ class Checkpointer:
     def _begin(self, committer: Committer, seq: int | None, *, waited: bool) -> Save:
         """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""
         self._prepare_next = False
+        began = time.monotonic()
         try:
             with process.no_garbage_collection():
                 encoded = encode(self._tree())
@@ -337,6 +338,8 @@ class Checkpointer:
             raise process.as_failed(error, self.completed) from error
         save = Save(committer, PART, self.completed, seq, skeleton, content, self._base, self._ended)
         self._saving = save
+        if seq is not None and not waited and not save.live:
+            committer.staged(seq, time.monotonic() - began)
         save.start()
         return save
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
 import os
 import socket
@@ -13,7 +14,7 @@ from typing import Protocol
 
 from job_wrapper.checkpoint import outage
 from job_wrapper.client import Committed, Connection, Request, Restore, shared
-from job_wrapper.errors import Fenced, RestoreFailed, StoreError, UsageError
+from job_wrapper.errors import Fenced, RestoreFailed, SpotburstError, StoreError, UsageError
 from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import (
     Claim,
@@ -74,6 +75,10 @@ class Committer(Protocol):
 
     def restore_done(self, entry: int, seconds: float) -> None: ...
 
+    def staged(self, seq: int, seconds: float) -> None:
+        """The program goes on; its state was copied within ``seconds``, and is written behind it. Never raises."""
+        ...
+
     def commit(self, step: int, parts: Mapping[str, ObjectRef], seq: int | None) -> Committed:
         """Commit parts that are durable; ``seq`` is that of the request it answers. Raises ``CheckpointFailed``, ``Fenced``."""
         ...
@@ -128,6 +133,10 @@ class SocketCommitter:
 
     def restore_done(self, entry: int, seconds: float) -> None:
         self._connection.restore_done(entry, seconds)
+
+    def staged(self, seq: int, seconds: float) -> None:
+        with contextlib.suppress(SpotburstError):  # the commit will meet whatever is wrong
+            self._connection.staged(seq, seconds)
 
     def commit(self, step: int, parts: Mapping[str, ObjectRef], seq: int | None) -> Committed:
         return self._connection.commit(step, parts, seq=seq)
@@ -219,6 +228,9 @@ class DirectCommitter:
 
     def restore_done(self, entry: int, seconds: float) -> None:
         log.info("restored the checkpoint of entry %d in %.2f s", entry, seconds)
+
+    def staged(self, seq: int, seconds: float) -> None:
+        """Nobody to tell: its interval is fixed."""
 
     def commit(self, step: int, parts: Mapping[str, ObjectRef], seq: int | None) -> Committed:
         claim = self._claim

@@ -5,7 +5,7 @@ Nothing here decides when; `machine` does.
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import asdict
 from typing import Any
 
@@ -69,8 +69,12 @@ class Attempt(Beginning):
         self._going = True
         self._resumed = {**self._resumed, "resumed_at": self.clock(), "restore_seconds": seconds}
 
-    def commit(self, asked: Save, notice: Notice | None) -> tuple[Entry, float]:
+    def commit(
+        self, asked: Save, notice: Notice | None, pace: Mapping[str, object] | None = None
+    ) -> tuple[Entry, float]:
         """Store the state directories, the manifest, the log entry. Returns the entry and the seconds that it took.
+
+        ``pace``: the interval in force, as ``Pace.told`` gives it, for ``describe``.
 
         Raises ``Fenced``, ``CheckpointFailed`` and the like (nothing was committed), ``StoreError`` (may be tried again).
         """
@@ -120,6 +124,8 @@ class Attempt(Beginning):
             "seconds": round(self.steady() - began, 3),
         }
         body |= {"requested_at": asked.asked, "answered_at": asked.answered}
+        if pace is not None:
+            body["interval"] = dict(pace)
         body |= attributes  # the manager buys a run's last part otherwise, and reads no manifests
         if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)

@@ -82,14 +82,17 @@ class Beginning:
         self._store: ObjectStore | None = None
         self._claim: Any = None
         self._base: ObjectRef | None = None
-        self._started = clock()
+        self.started = clock()
+        self.limit: float | None = None
+        """Seconds that Slurm gives the job; None where it sets no limit, or was not asked."""
 
     # Before the program starts
 
     def begin(self) -> None:
         """Check, claim, restore. Raises ``SpotburstError``, whose exit code and text are for the user."""
         if self.job is not None and self.options.requeue:
-            require_requeueable(self.job, self.say)
+            view = require_requeueable(self.job, self.say)
+            self.limit = None if view is None else view.time_limit
         self._check_roots()
         back = self.identity.restart_count > 0
         self._store = self._patiently(
@@ -143,7 +146,7 @@ class Beginning:
             "node": self.node.node or os.environ.get("SLURMD_NODENAME", ""),
             "nodeset": self.node.nodeset,
             "offering": self.node.offering,
-            "started_at": self._started,
+            "started_at": self.started,
             "slurm_job_id": identity.job_id,
         }
         if self.options.continuity != CHECKPOINT:

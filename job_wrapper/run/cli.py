@@ -9,6 +9,7 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 
 from job_wrapper.errors import SpotburstError
+from job_wrapper.interval import SHORTEST, rate_of
 from job_wrapper.node_config import load_node_config
 from job_wrapper.notice.choose import wrapper_watchers
 from job_wrapper.run.attempt import Attempt
@@ -55,6 +56,7 @@ def main(argv: Sequence[str] | None = None) -> int:
         attempt = make(options, identity, node, job, say)
         rules = Rules(
             interval=options.interval,
+            rate=rate_of(node.interruption_rate, node.offering, identity.nodes),
             state_dirs=bool(options.state_dirs),
             in_slurm=identity.in_slurm,
             requeue=options.requeue,
@@ -63,6 +65,11 @@ def main(argv: Sequence[str] | None = None) -> int:
             patience=options.patience,
             counters=options.continuity == "restartable",
         )
+        if 0 < options.interval < SHORTEST and attempt.commits:
+            say(
+                f"an interval of {options.interval:g} s is for trials: every checkpoint adds an entry to the run's log, which stays. "
+                f"From {SHORTEST:g} s on, or --interval auto"
+            )
         watchers = wrapper_watchers(node, say)
         if job is not None and identity.in_batch_step:
             from job_wrapper.notice.slurm import PreemptWatcher

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from job_wrapper.errors import StoreAway
 from job_wrapper.run import events as ev
+from job_wrapper.run.pace import Pace
 from job_wrapper.run.rules import Rules
 
 RETRY_WAIT = 1.0
@@ -32,6 +33,7 @@ class Desk:
 
     def __init__(self, rules: Rules) -> None:
         self.rules = rules
+        self.pace = Pace(rules.interval, rules.rate)
         self.subscribers: set[int] = set()
         self.request: ev.Ask | None = None
         self.in_flight: ev.Save | None = None
@@ -55,6 +57,8 @@ class Desk:
         self._held: list[tuple[ev.Save, int]] = []
         self._seq = 0
         self._asked_at = 0.0
+        self._stall: tuple[int, float] | None = None
+        """Request, and seconds that the program stood still for it."""
         self._acked: set[int] = set()
         self._declined: set[int] = set()
         self._tries = 0
@@ -168,13 +172,20 @@ class Desk:
         self._declined.add(event.client)
         return said + self._all_answered(now)
 
+    def staged(self, event: ev.Staged) -> Actions:
+        """The program goes on while its state is written; of several ranks the slowest counts."""
+        longest = self._stall[1] if self._stall is not None and self._stall[0] == event.seq else 0.0
+        self._stall = (event.seq, max(longest, event.seconds))
+        return []
+
     def commit_asked(self, event: ev.CommitAsked, now: float) -> Actions:
         """Parts are in the store."""
         if not self.rules.commits:
             return [failed(event.client, event.seq, "only the wrapper of rank 0 commits")]
         self.has_parts = True
         request, clients = self.request, {event.client}
-        save = ev.Save(event.seq, event.step, event.parts, "program", False, (event.client,), None, now)
+        stall = self._stall[1] if self._stall is not None and self._stall[0] == event.seq else None
+        save = ev.Save(event.seq, event.step, event.parts, "program", False, (event.client,), None, now, stall=stall)
         if request is not None and event.seq is not None and event.seq >= request.seq:
             clients |= self._acked
             save = ev.Save(
@@ -186,6 +197,7 @@ class Desk:
                 tuple(sorted(clients)),
                 self._asked_at,
                 now,
+                stall=stall,
             )
             self._forget_request()
         self._enqueue(save)
@@ -204,12 +216,16 @@ class Desk:
         done, self.in_flight = self.in_flight, None
         self._tries, self.retry_at, self._said = 0, None, ""
         self.last_commit = event.seconds
-        self.next_save = now + self.rules.interval
+        said: Actions = []
         if done is not None:
             self._held.append((done, event.entry))
             self.settled = self.settled or done.urgent
+            before = self.pace.saved(done, event.seconds)
+            if before is not None:
+                said = [ev.Say(f"checkpoints every {_age(self.pace.seconds)} from now on: {self.pace.now.why}")]
+        self.next_save = now + self.pace.seconds
         away, self._away_since, self.committed_at = self._away_since, None, now
-        return [] if away is None else [ev.Say(f"the store is back after {_age(now - away)}")]
+        return said if away is None else [*said, ev.Say(f"the store is back after {_age(now - away)}")]
 
     def _away(self, error: str, now: float) -> Actions:
         """The store can't be reached: said at first and then now and again, with what that puts at risk."""
@@ -234,7 +250,7 @@ class Desk:
                 return self._away(event.error, now)
             return [ev.Say(f"commit failed, trying again: {event.error}")] if self._tries == 1 else []
         self.in_flight, self._tries = None, 0
-        self.next_save = now + min(ASK_AGAIN, self.rules.interval)
+        self.next_save = now + min(ASK_AGAIN, self.pace.seconds)
         self.settled = self.settled or lost.urgent
         text = f"no commit, the previous one stands: {event.error}"
         said: Actions = [] if event.quiet or text == self._said else [ev.Say(text)]
@@ -275,7 +291,7 @@ class Desk:
         """The ordinary checkpoint, unless one is under way."""
         if self.next_save is None or now < self.next_save:
             return []
-        self.next_save = now + self.rules.interval
+        self.next_save = now + self.pace.seconds
         if self.busy or not self.rules.commits:
             return []
         return self.ask(False, None, "interval", now)
@@ -288,7 +304,7 @@ class Desk:
         if self._acked:
             self.save_files(request.reason, request.urgent, now)
         else:
-            self.ask_again = now + (RETRY_WAIT if request.urgent else min(ASK_AGAIN, self.rules.interval))
+            self.ask_again = now + (RETRY_WAIT if request.urgent else min(ASK_AGAIN, self.pace.seconds))
             self._forget_request()
         return []
 

@@ -17,11 +17,14 @@ from job_wrapper.store.io_types import ObjectRef
 class Ready(NamedTuple):
     """The run is claimed and the state directories are restored: the program may start.
 
-    ``parts``: its newest checkpoint holds parts of the program's own. ``committed_at``: when that one was made (Unix seconds).
+    ``parts``: its newest checkpoint holds parts of the program's own. ``committed_at``: when that one was made; ``since``: when the
+    attempt began (Unix seconds). ``limit``: seconds that Slurm gives the job.
     """
 
     parts: bool = False
     committed_at: float | None = None
+    since: float | None = None
+    limit: float | None = None
 
 
 class GiveUp(NamedTuple):
@@ -64,6 +67,22 @@ class Declined(NamedTuple):
     kind: str = ""
 
 
+class Staged(NamedTuple):
+    """``checkpoint.staged``: the program goes on; its state was copied within so many seconds, and is written behind it."""
+
+    client: int
+    seq: int
+    seconds: float
+
+
+class Going(NamedTuple):
+    """The program works: it has loaded its state (``restored``), or told how far it is."""
+
+    restored: bool
+    completed: int | None = None
+    total: int | None = None
+
+
 class CommitAsked(NamedTuple):
     """``checkpoint.commit``: these parts are in the store."""
 
@@ -74,13 +93,40 @@ class CommitAsked(NamedTuple):
 
 
 class Heard(NamedTuple):
-    """A watcher saw a notice."""
+    """A watcher saw a notice, here or on another node of this job (``peer`` is its name)."""
 
     notice: Notice
+    peer: str = ""
 
 
 class Withdrawn(NamedTuple):
     """The notice is gone from its source."""
+
+    peer: str = ""
+
+
+class PeerEnded(NamedTuple):
+    """The program of another rank ended: exit code as a shell has it, and what that means."""
+
+    rank: int
+    node: str
+    code: int
+    reason: str
+
+
+class RollCalled(NamedTuple):
+    """Which nodes did not answer rank 0's call; none also where that could not be found out."""
+
+    missing: tuple[str, ...] = ()
+
+
+class HeadSeen(NamedTuple):
+    """To the other ranks: how rank 0's attempt stands. ``leaving``: its last word is in the log, and it was the run's end (``ended``) or
+    an interruption. ``released``: it has found that no node is lost."""
+
+    leaving: bool = False
+    ended: bool = False
+    released: bool = False
 
 
 class Signalled(NamedTuple):
@@ -152,8 +198,8 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Ready | GiveUp | Subscribed | Left | Acked | Declined | CommitAsked | Heard | Withdrawn | Signalled | JobSeen | Committed
-    | CommitFailed | IsFenced | Written | Requeued | RequeueRefused | Exited | Tick
+    Ready | GiveUp | Subscribed | Left | Acked | Declined | Staged | Going | CommitAsked | Heard | Withdrawn | Signalled | JobSeen | Committed
+    | CommitFailed | IsFenced | Written | Requeued | RequeueRefused | Exited | Tick | PeerEnded | RollCalled | HeadSeen
 )  # fmt: skip
 
 # Actions
@@ -189,6 +235,8 @@ class Save(NamedTuple):
     """When it answered."""
     carry: bool = False
     """Keep the parts of the last commit: the program is gone, only its files are newer."""
+    stall: float | None = None
+    """Seconds that the program stood still for it, as it told."""
 
 
 class Answer(NamedTuple):
@@ -227,6 +275,31 @@ class Stop(NamedTuple):
     fenced: int | None = None
 
 
+class TellNotice(NamedTuple):
+    """Tell rank 0 what this node has heard; None: it was withdrawn."""
+
+    notice: Notice | None
+
+
+class TellEnded(NamedTuple):
+    """Tell rank 0 how this rank's program ended."""
+
+    code: int
+    reason: str
+
+
+class CallRoll(NamedTuple):
+    """Ask all nodes of the job whether they are there; answered by ``RollCalled``."""
+
+
+class Release(NamedTuple):
+    """Tell the other ranks that no node is lost, so that a failure is the program's own."""
+
+
+class LookAtHead(NamedTuple):
+    """See how rank 0's attempt stands; answered by ``HeadSeen``."""
+
+
 class Say(NamedTuple):
     """One line to stderr."""
 
@@ -239,4 +312,7 @@ class Exit(NamedTuple):
     code: int
 
 
-Action = Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteEnd | Requeue | Stop | Say | Exit
+Action = (
+    Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteEnd | Requeue | Stop | Say | Exit | TellNotice | TellEnded | CallRoll
+    | Release | LookAtHead
+)  # fmt: skip

@@ -5,6 +5,7 @@ from __future__ import annotations
 from typing import Any, TypeGuard
 
 from job_wrapper.run import events as ev
+from job_wrapper.run.counters import counters_of
 from job_wrapper.store.io_types import ObjectRef
 from job_wrapper.store.paths import is_key
 
@@ -28,6 +29,13 @@ def hear(client: int, message: dict[str, Any] | None) -> list[ev.Event]:
                 client, seq, str(message.get("error") or "no reason given")[:2000], str(message.get("kind") or "")[:100]
             )
         ]
+    if kind == "checkpoint.staged" and _whole(seq):
+        seconds = seconds_of(message)
+        return [] if seconds is None else [ev.Staged(client, seq, seconds)]
+    if kind in ("restore.done", "progress"):
+        counters = counters_of(message)
+        completed, total = (None, None) if counters is None else counters
+        return [ev.Going(kind == "restore.done", completed, total)]
     if kind == "checkpoint.commit" and (seq is None or _whole(seq)):
         step, parts = message.get("step"), _parts(message.get("parts"))
         if parts is not None and (step is None or _whole(step)):

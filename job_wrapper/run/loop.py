@@ -244,7 +244,8 @@ class Wrapper:
         elif isinstance(action, ev.Save):
             interruption = self.machine.interruption
             notice = interruption.notice if interruption is not None and action.urgent else None
-            self._store.submit(lambda: self._commit(action, notice))
+            pace = self.machine.desk.pace.told()
+            self._store.submit(lambda: self._commit(action, notice, pace))
         elif isinstance(action, ev.QueryJob):
             self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
         elif isinstance(action, ev.Requeue):
@@ -312,16 +313,17 @@ class Wrapper:
         except Exception as error:
             return ev.GiveUp(1, "Internal", f"internal error: {type(error).__name__}: {error}")
         restored = self.attempt.restored
-        return ev.Ready(bool(self.attempt.parts), restored.time if restored is not None else None)
+        attempt, committed = self.attempt, restored.time if restored is not None else None
+        return ev.Ready(bool(attempt.parts), committed, attempt.started, attempt.limit)
 
     def _given_up(self, error: SpotburstError) -> ev.Event:
         if may_pass(error) and self.attempt.waits:
             return ev.GiveUp(int(ExitCode.STORE_AWAY), StoreAway.reason, str(error))
         return ev.GiveUp(int(error.exit_code), error.reason, str(error))
 
-    def _commit(self, save: ev.Save, notice: Notice | None) -> ev.Event:
+    def _commit(self, save: ev.Save, notice: Notice | None, pace: dict[str, object]) -> ev.Event:
         try:
-            entry, seconds = self.attempt.commit(save, notice)
+            entry, seconds = self.attempt.commit(save, notice, pace)
         except Fenced:
             return ev.IsFenced(self.attempt.newer_epoch())
         except StoreRefused as error:

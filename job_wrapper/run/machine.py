@@ -73,7 +73,8 @@ class Machine(Leaving):
             return []
         self.desk.has_parts = event.parts
         self.phase = Phase.RUNNING
-        self.desk.next_save = now + self.rules.interval
+        self.desk.pace.ready(now if event.since is None else event.since, event.limit, now)
+        self.desk.next_save = now + self.desk.pace.seconds
         self.desk.quiet_at = None if self.desk.saves_files else now + QUIET_WAIT
         self.desk.committed_at = event.committed_at
         return [ev.Start()]
@@ -99,6 +100,13 @@ class Machine(Leaving):
 
     def _on_declined(self, event: ev.Declined, now: float) -> Actions:
         return self.desk.declined(event, now)
+
+    def _on_staged(self, event: ev.Staged, now: float) -> Actions:
+        return self.desk.staged(event)
+
+    def _on_going(self, event: ev.Going, now: float) -> Actions:
+        self.desk.pace.going(event.restored, event.completed, event.total, now)
+        return []
 
     def _on_commitasked(self, event: ev.CommitAsked, now: float) -> Actions:
         return self.desk.commit_asked(event, now)

@@ -11,11 +11,14 @@ from typing import NoReturn
 
 from job_wrapper.durations import seconds_of
 from job_wrapper.errors import UsageError
+from job_wrapper.interval import LONGEST
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.rules import MAX_SIZE, STORE_PATIENCE
 
 _BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
 
+AUTO = "auto"
+"""The interval that is chosen as the attempt goes on."""
 CHECKPOINT, RESTARTABLE, EPHEMERAL = "checkpoint", "restartable", "ephemeral"
 """Values of ``--continuity``: the next attempt goes on from the program's state, from its progress counters, or begins anew."""
 
@@ -30,6 +33,16 @@ def parse_duration(text: str) -> float:
         raise argparse.ArgumentTypeError(
             f"{text!r} is not a duration: write a number above 0 with s, m, h or d, such as 10m"
         )
+    return seconds
+
+
+def parse_interval(text: str) -> float:
+    """``auto``, which is 0, or a duration of at most 6 h, to seconds. Raises ``ArgumentTypeError``."""
+    if text.strip() == AUTO:
+        return 0.0
+    seconds = parse_duration(text)
+    if seconds > LONGEST:
+        raise argparse.ArgumentTypeError(f"{text!r} is longer than {LONGEST / 3600:g} h: write auto, or from 1m to 6h")
     return seconds
 
 
@@ -50,7 +63,7 @@ def _count(text: str) -> int:
 
 @dataclass(frozen=True, slots=True)
 class Options:
-    """What one wrapper runs with. ``interval`` and ``patience`` in seconds, ``max_size`` in bytes."""
+    """What one wrapper runs with. ``interval`` (0 for ``auto``) and ``patience`` in seconds, ``max_size`` in bytes."""
 
     command: tuple[str, ...]
     name: str
@@ -107,7 +120,12 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--endpoint-url", default="", metavar="URL", help="the store's server, if it is not the cloud's own"
     )
-    parser.add_argument("--interval", type=parse_duration, metavar="TIME", help="between checkpoints (default: 10m)")
+    parser.add_argument(
+        "--interval",
+        type=parse_interval,
+        metavar="TIME",
+        help="between checkpoints: from 1m to 6h, or auto, by what a save costs and how often capacity is taken (default: auto)",
+    )
     parser.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
     parser.add_argument(
         "--state-dir", action="append", default=[], metavar="DIR", help="checkpoint these files too (up to 64 times)"
@@ -177,7 +195,7 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
         run=arguments.run,
         uri=uri,
         endpoint_url=arguments.endpoint_url or ("" if given else node.endpoint_url),
-        interval=arguments.interval or node.interval,
+        interval=node.interval if arguments.interval is None else arguments.interval,
         keep=arguments.keep or node.keep,
         state_dirs=tuple(arguments.state_dir),
         max_size=arguments.max_size,

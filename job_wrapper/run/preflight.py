@@ -9,13 +9,13 @@ from collections.abc import Callable
 from xxhash import xxh3_128_hexdigest
 
 from job_wrapper.errors import NotRequeueable, StoreRefused, UsageError
-from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.slurm_job import JobView, SlurmJob
 from job_wrapper.store.io_types import Entry, ObjectStore
 from job_wrapper.store.posix import PosixStore
 
 
-def require_requeueable(job: SlurmJob, say: Callable[[str], None]) -> None:
-    """A job that Slurm won't bring back must say so before work is lost. Raises ``NotRequeueable``."""
+def require_requeueable(job: SlurmJob, say: Callable[[str], None]) -> JobView | None:
+    """A job that Slurm won't bring back must say so before work is lost. Returns how the job stands. Raises ``NotRequeueable``."""
     view = job.view()
     if view is None:
         say("Slurm does not answer (squeue), so it is not known whether it would bring this job back; going on")
@@ -29,6 +29,7 @@ def require_requeueable(job: SlurmJob, say: Callable[[str], None]) -> None:
             f"job {job.job_id} was submitted with --no-requeue, or the cluster has JobRequeue=0: put `#SBATCH --requeue` into "
             "its script, or run with --on-interruption fail (checkpoints are made, nothing brings it back)"
         )
+    return view
 
 
 def require_own(store: ObjectStore, run: str) -> None:

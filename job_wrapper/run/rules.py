@@ -15,6 +15,7 @@ from job_wrapper.errors import (
     StoreAway,
     StoreRefused,
 )
+from job_wrapper.interval import USUAL_RATES
 from job_wrapper.notice.types import TAKES_AWAY as TAKES_AWAY
 from job_wrapper.notice.types import Notice
 from job_wrapper.slurm_job import JobView
@@ -41,6 +42,10 @@ STOP_WAIT = 2.0
 """How long a program may take to end after ``stop`` where the job is over anyway."""
 STRANDED_WAIT = 60.0
 """How long past the deadline a job that Slurm won't requeue is kept alive."""
+
+
+PROGRAM_FAILED, KILLED = "ProgramFailed", "ProgramKilled"
+"""Reasons: the program ended by itself with a failure, or was killed from outside."""
 
 
 class Phase(Enum):
@@ -71,12 +76,17 @@ class Rules:
     """What the machine is told at the start and never changes. Seconds."""
 
     interval: float = 600.0
+    """0: chosen as the attempt goes on (`pace`)."""
+    rate: float = USUAL_RATES["spot"]
+    """Interruptions an hour of the whole job."""
     state_dirs: bool = False
     in_slurm: bool = True
     requeue: bool = True
     """``--on-interruption requeue``."""
     commits: bool = True
     """This rank commits (rank 0)."""
+    peers: bool = False
+    """The step has tasks on several nodes, whose wrappers tell each other (`gang`)."""
     restart_count: int = 0
     patience: float = STORE_PATIENCE
     """``--store-patience``: also how long the wrapper of a finished program tries to commit its last files and to log its end."""
@@ -162,8 +172,8 @@ def judge_exit(status: int, oom: bool) -> Finished | None:
     if status == -signal.SIGKILL:
         return Finished(128 + signal.SIGKILL, "OutOfMemory") if oom else None
     if status < 0:
-        return Finished(128 - status, "ProgramFailed")
-    return Finished(status, _REASONS.get(status, "ProgramFailed"))
+        return Finished(128 - status, PROGRAM_FAILED)
+    return Finished(status, _REASONS.get(status, PROGRAM_FAILED))
 
 
 _KINDS: tuple[type[SpotburstError], ...] = (RestoreFailed, ConfigChanged, CheckpointFailed, StoreAway, StoreRefused)

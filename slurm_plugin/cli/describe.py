@@ -6,6 +6,7 @@ import time
 from dataclasses import asdict
 
 from job_wrapper.errors import UsageError
+from job_wrapper.interval import Interval
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
@@ -56,6 +57,7 @@ def command(
     made = attempts(entries)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
     told = sorted([*story.timeline(entries), *decisions(known, job, shown)])
+    pace = story.interval(entries)
     next_words = story.outlook(shown, slurm_error, entries, run)
     paid, currency = costs(known, made, time.time())
     whole = total(paid)
@@ -81,6 +83,7 @@ def command(
                 "next": next_words,
                 "cost": asdict(whole) | {"currency": currency},
                 "offerings": considered,
+                "interval": pace._asdict() if pace is not None else None,
             }
         )
         return
@@ -100,6 +103,7 @@ def command(
             ),
             ("Offering", last.offering if last else None),
             ("Checkpoint", _checkpoint(newest.step, newest.seq, newest.time) if newest else "none yet"),
+            ("Interval", _interval(pace)),
             ("Next", next_words),
             ("Cost", _cost(whole, currency)),
             ("Comment", shown.comment if shown else None),
@@ -125,6 +129,10 @@ def _offering(row: Row) -> str:
         return f"{row.place}. {row.offering}{price}" + (f": asked late, {row.why}" if row.why else "")
     again = f", again at {output.moment(row.until)}" if row.until else ""
     return f"-  {row.offering}{price}: {row.state}{again}: {row.why}"
+
+
+def _interval(told: Interval | None) -> str | None:
+    return None if told is None else f"{output.duration(told.seconds)}: {told.why}"
 
 
 def _checkpoint(step: int | None, seq: int, when: float) -> str:

@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from job_wrapper.interval import Interval
 from job_wrapper.run.identity import LOCAL
 from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
@@ -46,6 +47,15 @@ def lost_steps(before: Attempt, after: Attempt | None) -> int | None:
     if before.urgent_commit is None:
         return None
     return max(0, before.last_step - (after.restored_step or 0)) if after.resumed is not None else None
+
+
+def interval(entries: Sequence[Entry]) -> Interval | None:
+    """The interval between checkpoints that was in force at the newest commit, and why; None before the first."""
+    for entry in reversed(entries):
+        told = entry.body.get("interval")
+        if isinstance(told, dict) and isinstance(told.get("seconds"), int | float):
+            return Interval(float(told["seconds"]), str(told.get("why") or "no reason given"))
+    return None
 
 
 def timeline(entries: Sequence[Entry]) -> list[tuple[float, str]]:
@@ -140,14 +150,14 @@ def outlook(
     if last is not None and last.summary.ended == 0:
         return "nothing: the run has finished. Started again it exits at once"
     if last is not None and last.summary.ended is not None:
-        return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {_by_hand(last, run)}"
+        return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {by_hand(last, run)}"
     if job is None and last is not None and _outside_slurm(last):
         unless = "" if last.kind is Kind.INTERRUPTED else "runs on, if its process has not ended. Else "
         return f"{unless}nothing by itself: the same `spotburst run` again goes on from {'the last checkpoint' if last.summary.commits else 'the start'}"
     if slurm_error is not None:
         return "not known, since Slurm can't be asked"
     if job is None:
-        return f"nothing by itself: Slurm does not know the job any more. {_by_hand(last, run)}"
+        return f"nothing by itself: Slurm does not know the job any more. {by_hand(last, run)}"
     if job.has("COMPLETING"):
         return "the attempt that ran is ending; then Slurm decides"
     if job.has("CONFIGURING"):
@@ -160,7 +170,7 @@ def outlook(
         return _pending(job, now)
     if job.has(*_OVER):
         word = sorted(job.states & _OVER)[0]
-        return f"nothing by itself: Slurm ended the job ({word}). {_by_hand(last, run)}"
+        return f"nothing by itself: Slurm ended the job ({word}). {by_hand(last, run)}"
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
 
 
@@ -187,7 +197,8 @@ def _pending(job: Job, now: float | None) -> str:
     return _WAITS.get(job.reason.replace(" ", "_"), f"waits for Slurm to start it: {job.reason or 'no reason given'}")
 
 
-def _by_hand(last: Entry | None, run: str | None) -> str:
+def by_hand(last: Entry | None, run: str | None) -> str:
+    """How a new job goes on from the run with this newest entry."""
     if run is None or last is None or not last.summary.commits:
         return "There is no checkpoint to go on from"
     newest = last.summary.commits[-1]

@@ -19,6 +19,7 @@ from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
 from slurm_plugin.manager.pricing import Pricing
 from slurm_plugin.manager.providers import build_lanes
+from slurm_plugin.manager.rates import Rates
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log
@@ -28,7 +29,7 @@ from slurm_plugin.prices import load_prices
 from slurm_plugin.reconcile import Policy, View, decide
 from slurm_plugin.reconcile.comeback import waits_for_begin_time
 from slurm_plugin.reconcile.flags import Phase, phase
-from slurm_plugin.slurm.connect import connect
+from slurm_plugin.slurm.connect import connect_for_long
 
 PRUNE_EVERY = 3600.0
 
@@ -56,7 +57,7 @@ class Loop:
     @classmethod
     def build(cls, config: Config) -> Loop:
         """From the settings. Raises ``ConfigError``. slurmctld need not run yet, nor any cloud answer."""
-        client = connect(config.slurm)
+        client = connect_for_long(config.slurm)
         lanes = build_lanes(config)
         policy = Policy.of(config)
         ledger = Ledger.open(config.state_dir / "ledger.db")
@@ -78,7 +79,8 @@ class Loop:
             runs=runs,
             prices=table,
         )
-        launcher = Launcher(policy, lanes, ledger, lambda *names: _node_config(config, *names), once)
+        rates = Rates(ledger)
+        launcher = Launcher(policy, lanes, ledger, lambda *names: _node_config(config, rates, *names), once)
         for freed in ledger.settings_are(policy.settings):
             log.info("blocked no longer: its settings have changed", offering=freed)
         unknown = sorted({i.provider for i in ledger.intents()} - set(lanes))
@@ -161,9 +163,9 @@ def _store(config: Config) -> ObjectStore:
     return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", create=False)
 
 
-def _node_config(config: Config, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:
+def _node_config(config: Config, rates: Rates, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:
     from dataclasses import asdict
 
     found = next(n for n in config.nodesets if n.name == nodeset)
     offering = next(o for o in config.offerings_of(found) if o.id == offering_id)
-    return asdict(render.node_config(config, found, node, offering))
+    return asdict(render.node_config(config, found, node, offering, rate=rates.of(offering)))

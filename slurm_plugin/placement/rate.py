@@ -4,10 +4,11 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from job_wrapper.interval import USUAL_RATES
 from slurm_plugin.cloud.provider import Market
 
-PRIOR_RATE = {Market.SPOT: 1 / 24.0, Market.ON_DEMAND: 1 / 720.0, Market.RESERVATION: 1 / 720.0}
-"""Interruptions a machine hour before anything was seen: an assumption (one a day, one a month), not a cloud's figure."""
+PRIOR_RATE = {market: USUAL_RATES[market.value] for market in Market}
+"""Interruptions a machine hour before anything was seen."""
 PRIOR_HOURS = 24.0
 """Machine hours of experience that outweigh the prior."""
 REFUSAL_WEIGHT = 0.25

@@ -149,6 +149,18 @@ def test_what_is_done_again_and_again_needs_a_pause(tmp_path: Path, place: tuple
     assert "greater than 0" in text
 
 
+@pytest.mark.parametrize(("given", "seconds"), [("auto", 0.0), ("15m", 900.0), ("6h", 21600.0)])
+def test_an_interval_is_auto_or_fixed(tmp_path: Path, given: str, seconds: float) -> None:
+    path = written(tmp_path, changed(lambda d: d["checkpoints"].update(interval=given)))
+    assert load_config(path).checkpoints.interval == seconds
+
+
+def test_an_interval_is_no_longer_than_six_hours(tmp_path: Path) -> None:
+    text = faults(tmp_path, changed(lambda d: d["checkpoints"].update(interval="7h")))
+    assert ": checkpoints.interval: " in text
+    assert "21600" in text
+
+
 @pytest.mark.parametrize("uri", ["hf://datasets/p", "sftp://host/p", "memory://p", "/shared/dir", "s3:/bucket", ""])
 def test_a_store_that_no_job_could_open(tmp_path: Path, uri: str) -> None:
     text = faults(tmp_path, changed(lambda d: d["checkpoints"].update(uri=uri)))

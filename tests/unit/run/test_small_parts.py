@@ -287,7 +287,7 @@ def test_out_of_memory_counters(tmp_path: Path) -> None:
     ("key", "value"),
     [
         ("interval", "10m"),
-        ("interval", 0),
+        ("interval", -1),
         ("interval", True),
         ("keep", "3"),
         ("keep", 0),

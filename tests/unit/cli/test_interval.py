@@ -1,0 +1,30 @@
+"""``describe`` tells the interval in force, and why."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
+
+from job_wrapper.store import write_manifest
+
+if TYPE_CHECKING:
+    from conftest import Said, Site
+
+
+def test_the_newest_interval_and_its_reason(site: Site, spotburst: Callable[..., Said]) -> None:
+    claim = site.claim("123")
+    assert json.loads(spotburst("describe", "123", "--json").out)["interval"] is None
+    site.commit(claim, 5, b"x")
+    told: dict[str, Any] = {"seconds": 93.0, "why": "a save stops the program 0.1 s", "auto": True}
+    for step, body in ((6, {"interval": told | {"seconds": 600.0}}), (7, {"interval": told})):
+        manifest = write_manifest(site.store, claim.run, claim.epoch, claim.data_prefix, step=step, parts={})
+        claim.commit(manifest, step=step, body=body)
+    claim.interrupted("aws reclaim", {})
+    assert json.loads(spotburst("describe", "123", "--json").out)["interval"] == {
+        "seconds": 93.0,
+        "why": "a save stops the program 0.1 s",
+    }
+    out = spotburst("describe", "123").out
+    assert "Interval" in out
+    assert "1 min 33 s: a save stops the program 0.1 s" in out
