@@ -106,6 +106,15 @@ class CliClient:
         """``scancel --state=PENDING``."""
         self._run("scancel", "--state=PENDING", checked(job_id))
 
+    def end(self, job_id: str) -> None:
+        """``scancel``, whatever the job's state."""
+        self._run("scancel", checked(job_id))
+
+    def signal(self, job_id: str, name: str) -> None:
+        """``scancel --signal``: to all steps of the job but its batch shell, through slurmctld (to one step it would go to the nodes
+        directly, whose names the login node may not know)."""
+        self._run("scancel", f"--signal={name}", checked(job_id))
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """``scontrol update JobId=… Comment=…``; line breaks become spaces, and what is longer than Slurm takes is cut."""
         self._run("scontrol", "update", f"JobId={checked(job_id)}", f"Comment={comment_of(comment)}")

@@ -1,0 +1,92 @@
+"""``spotburst cancel JOB``: end a job; with ``--keep-checkpoint`` only once it has committed where it is."""
+
+from __future__ import annotations
+
+import time
+from typing import Annotated
+
+import typer
+
+from job_wrapper.errors import SpotburstError
+from job_wrapper.run import asked
+from job_wrapper.store import RunLog
+from job_wrapper.store.io_types import Kind
+from slurm_plugin.cli import output, story
+from slurm_plugin.cli.acting import (
+    NotPossible,
+    SlurmJobArgument,
+    as_owner,
+    commands,
+    find_job,
+    over,
+    require_running,
+    words,
+)
+from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, UriOption, find_run, place, settings
+from slurm_plugin.cli.target import KeptNameOption, WaitOption, seconds, target
+from slurm_plugin.config import Config
+from slurm_plugin.slurm.cli import CliClient
+from slurm_plugin.slurm.records import Job
+
+ENDED_WITHIN = 60.0
+"""Seconds that a cancelled job is waited for: it may commit once more while Slurm takes it down."""
+
+
+def command(
+    job: SlurmJobArgument,
+    keep_checkpoint: Annotated[
+        bool, typer.Option("--keep-checkpoint", help="First commit a checkpoint; if that fails, the job goes on.")
+    ] = False,
+    name: KeptNameOption = None,
+    timeout: WaitOption = "10m",
+    uri: UriOption = None,
+    endpoint_url: EndpointOption = None,
+    cluster: ClusterOption = None,
+    config: ConfigOption = None,
+) -> None:
+    """End a job, and say how a new one goes on from its newest checkpoint."""
+    patience, known = seconds(timeout), settings(config)
+    client = commands(known)
+    shown = find_job(client.jobs(), job)
+    if over(shown):
+        raise NotPossible(f"job {job} has ended already ({words(shown)})")
+    if keep_checkpoint and not shown.has("PENDING"):
+        require_running(shown, f"there is no checkpoint to wait for. scancel {job} ends it all the same")
+        wanted = target(shown, job, name, known, uri, endpoint_url, cluster)
+        with as_owner(shown):
+            client.signal(shown.name_id, asked.SIGNAL.name.removeprefix("SIG"))
+        wanted.wait(Kind.COMMIT, client, patience)
+    with as_owner(shown):
+        client.end(shown.name_id)
+    _wait_for_its_end(client, shown)
+    rest = _how_to_go_on(shown, job, name, known, uri, endpoint_url, cluster)
+    output.console().print(f"job {job} is cancelled. {rest}".rstrip())
+
+
+def _wait_for_its_end(client: CliClient, job: Job) -> None:
+    until = time.monotonic() + ENDED_WITHIN
+    while time.monotonic() < until:
+        try:
+            shown = find_job(client.jobs(), job.name_id)
+        except SpotburstError:
+            return
+        if over(shown) and not shown.has("COMPLETING"):
+            return
+        time.sleep(0.5)
+
+
+def _how_to_go_on(
+    job: Job,
+    typed: str,
+    name: str | None,
+    config: Config | None,
+    uri: str | None,
+    endpoint_url: str | None,
+    cluster: str | None,
+) -> str:
+    try:
+        where = place(config, uri, endpoint_url, cluster)
+        run = find_run(where, typed, name, job)
+        return story.by_hand(RunLog(where.store, run).tail(), run)
+    except SpotburstError:
+        return ""  # it never reached `spotburst run`, or its store can't be reached from here
