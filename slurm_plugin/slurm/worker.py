@@ -83,7 +83,7 @@ class Worker:
         return self._pipe
 
     def _last_words(self) -> str:
-        """What a process that has ended said last: libslurm's reason."""
+        """How a process that has ended did so, with its last line: libslurm's reason."""
         if self._process is None:
             return ""
         try:
@@ -92,7 +92,8 @@ class Worker:
             return ""
         self._said.seek(0)
         lines = self._said.read().decode(errors="replace").strip().splitlines()
-        return lines[-1].strip() if lines else f"pyslurm's process ended with status {self._process.returncode}"
+        said = f"; the last it said: {lines[-1].strip()}" if lines else ""
+        return f"pyslurm's process ended with status {self._process.returncode}{said}"
 
     def _stop(self) -> None:
         if self._pipe is not None:
