@@ -24,6 +24,7 @@ _GROUPS = {
     "shell": "slurm_plugin.cli.shell",
     "nodes": "slurm_plugin.cli.nodes",
     "offerings": "slurm_plugin.cli.offerings",
+    "plan": "slurm_plugin.cli.plan",
     "check": "slurm_plugin.cli.check",
     "store": "slurm_plugin.cli.store",
     "render": "slurm_plugin.cli.render",

@@ -49,6 +49,7 @@ def test_help_lists_every_command(spotburst: Spotburst) -> None:
         "checkpoints",
         "nodes",
         "offerings",
+        "plan",
         "store",
         "manager",
         "render",
