@@ -63,6 +63,7 @@ class Slurm(Model):
     """How to reach Slurm."""
 
     client: Literal["auto", "cli", "pyslurm"] = "auto"
+    """How the manager asks: by Slurm's commands or by pyslurm; auto takes pyslurm where one is installed for this Slurm."""
     conf: Path = Path("/etc/slurm/slurm.conf")
     bin_dir: Path | None = None
     """Folder of sinfo, squeue and scontrol; None: PATH, then /usr/bin."""
