@@ -11,7 +11,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
-_FIELDS = ("State", "RestartCnt", "PreemptTime", "Requeue", "BatchFlag", "StartTime", "EndTime")
+_FIELDS = ("State", "RestartCnt", "PreemptTime", "Requeue", "BatchFlag", "StartTime", "EndTime", "PriorityLong")
 _FORMAT = ",".join(f"{name}:;" for name in _FIELDS)
 PATIENCE = 10.0
 """Seconds that one command may take. slurmctld answers in milliseconds, or its client tries again for a minute."""
@@ -32,6 +32,8 @@ class JobView:
     batch: bool = True
     start_time: float | None = None
     end_time: float | None = None
+    held: bool = False
+    """``scontrol hold``: of a job that runs, that it is not to start again once it is requeued."""
 
     @property
     def running(self) -> bool:
@@ -57,7 +59,7 @@ def parse_view(line: str) -> JobView:
     values = line.strip().rstrip(";").split(";")
     if len(values) != len(_FIELDS):
         raise ValueError(f"squeue answered {line.strip()!r}, which has not the {len(_FIELDS)} fields asked for")
-    state, restarts, preempt, requeue, batch, start, end = (value.strip() for value in values)
+    state, restarts, preempt, requeue, batch, start, end, priority = (value.strip() for value in values)
     flags = state.upper().replace("+", ",").split(",")
     if not all(flag.replace("_", "").isalpha() for flag in flags):
         raise ValueError(f"squeue answered the job state {state!r}")
@@ -70,6 +72,7 @@ def parse_view(line: str) -> JobView:
         batch=_flag(batch),
         start_time=_seconds(start),
         end_time=_seconds(end),
+        held=priority == "0",
     )
 
 
@@ -117,10 +120,11 @@ class SlurmJob:
                     return True
         return any(v.running or v.coming_back or v.state == "COMPLETING" for v in views)
 
-    def requeue(self) -> str:
-        """``scontrol requeue``. Returns "" for done, otherwise Slurm's words."""
-        code, out, err = self._run("scontrol", "requeue", self.job_id)
-        return "" if code == 0 else (err.strip() or out.strip() or f"scontrol requeue ended with {code}")
+    def requeue(self, *, hold: bool = False) -> str:
+        """``scontrol requeue``, or ``requeuehold``. Returns "" for done, otherwise Slurm's words."""
+        what = "requeuehold" if hold else "requeue"
+        code, out, err = self._run("scontrol", what, self.job_id)
+        return "" if code == 0 else (err.strip() or out.strip() or f"scontrol {what} ended with {code}")
 
     def _run(self, command: str, *arguments: str) -> tuple[int, str, str]:
         import subprocess  # only in a Slurm job

@@ -24,9 +24,9 @@ from job_wrapper.store.paths import data_prefix
 SIGNAL = signal.SIGURG
 HEARS = "hears"
 """Key in a claim's body: 1 where the wrapper understands ``SIGNAL``."""
-REASON = "asked for"
+ASKED = "asked for"
 """Reason of such a commit in the log."""
-WAIT = 600.0
+SUSPEND_WAIT = 600.0
 """Seconds that a program may take to answer where the job is to be suspended; then it goes on as it was."""
 
 

@@ -16,6 +16,7 @@ from job_wrapper.errors import (
     UsageError,
 )
 from job_wrapper.notice.types import Notice
+from job_wrapper.run.asked import put_answer
 from job_wrapper.run.beginning import Beginning
 from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
 from job_wrapper.run.events import Save
@@ -142,6 +143,17 @@ class Attempt(Beginning):
         if notice is not None:
             body["notice"] = asdict(notice)
         self._telling(lambda resumed: self._claim.interrupted(reason, {**body, **resumed}))
+
+    def suspended(self, arrived: float) -> None:
+        """Log that this attempt ends, and that the run waits for its user. ``arrived``: when that was asked (Unix seconds)."""
+        body: dict[str, Any] = {"arrived": arrived}
+        if self._kept is not None:
+            body[PROGRESS] = self._kept.told()
+        self._telling(lambda resumed: self._claim.suspended({**body, **resumed}))
+
+    def answer(self, error: str) -> None:
+        """Tell the user who asked for a checkpoint why there is none. Raises ``StoreError``."""
+        put_answer(self.store, self.run, self.epoch, self.clock(), error)
 
     def end(self, code: int, reason: str) -> None:
         """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""

@@ -18,6 +18,7 @@ from job_wrapper.errors import (
     UsageError,
 )
 from job_wrapper.node_config import NodeConfig
+from job_wrapper.run.asked import HEARS
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
 from job_wrapper.run.counters import Counters, counters_of
@@ -148,6 +149,7 @@ class Beginning:
             "offering": self.node.offering,
             "started_at": self.started,
             "slurm_job_id": identity.job_id,
+            HEARS: 1,
         }
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity

@@ -24,6 +24,7 @@ SAY_AGAIN = 600.0
 QUIET_WAIT = 180.0
 """Seconds after which a program that nothing can be saved of is told about, unless an interval has told before."""
 AWAY = StoreAway.reason
+NOTHING = "nothing to save: the program has no Checkpointer (or has not come to it yet), and there is no --state-dir"
 
 Actions = list[ev.Action]
 
@@ -38,6 +39,12 @@ class Desk:
         self.request: ev.Ask | None = None
         self.in_flight: ev.Save | None = None
         self.settled = False
+        self.urgent_entry: int | None = None
+        """The log entry of the urgent checkpoint that settled it."""
+        self.refusal = ""
+        """Why there is none, as far as it is known."""
+        self.unchanged = False
+        """There was nothing to save that the last commit does not hold."""
         self.has_parts = False
         """Checkpoints of this run hold parts of the program's own: one of the state directories alone would be restored without them."""
         self.known = False
@@ -98,7 +105,7 @@ class Desk:
         if self.saves_files:
             self._enqueue(ev.Save(None, None, {}, reason, urgent, answered=now))
             return []
-        self.settled = self.settled or urgent
+        self.settled, self.refusal = self.settled or urgent, NOTHING
         return self._nothing_to_save()
 
     def quiet_due(self, now: float) -> Actions:
@@ -112,11 +119,7 @@ class Desk:
         if self._said_nothing_to_save or not self.rules.commits or self.has_parts:
             return []
         self._said_nothing_to_save = True
-        return [
-            ev.Say(
-                "nothing to save: the program has no Checkpointer (or has not come to it yet), and there is no --state-dir"
-            )
-        ]
+        return [ev.Say(NOTHING)]
 
     def save_files(self, reason: str, urgent: bool, now: float) -> None:
         """Commit the state directories without the program's word; those who acknowledged are answered with it."""
@@ -164,6 +167,7 @@ class Desk:
 
     def declined(self, event: ev.Declined, now: float) -> Actions:
         """The program could not save."""
+        self.refusal = f"the program could not checkpoint: {event.error}"
         said: Actions = [ev.Say(f"the program could not checkpoint: {event.error}")]
         if event.kind == AWAY:
             said = self._away(event.error, now)
@@ -220,6 +224,7 @@ class Desk:
         if done is not None:
             self._held.append((done, event.entry))
             self.settled = self.settled or done.urgent
+            self.urgent_entry = event.entry if done.urgent else self.urgent_entry
             before = self.pace.saved(done, event.seconds)
             if before is not None:
                 said = [ev.Say(f"checkpoints every {_age(self.pace.seconds)} from now on: {self.pace.now.why}")]
@@ -252,6 +257,7 @@ class Desk:
         self.in_flight, self._tries = None, 0
         self.next_save = now + min(ASK_AGAIN, self.pace.seconds)
         self.settled = self.settled or lost.urgent
+        self.refusal, self.unchanged = event.error, event.quiet
         text = f"no commit, the previous one stands: {event.error}"
         said: Actions = [] if event.quiet or text == self._said else [ev.Say(text)]
         self._said = text

@@ -135,6 +135,10 @@ class Signalled(NamedTuple):
     number: int
 
 
+class Asked(NamedTuple):
+    """The user asks for a checkpoint, or for the job to be suspended (`asked`)."""
+
+
 class JobSeen(NamedTuple):
     """Slurm's answer about this job; None: no answer, nothing may be concluded."""
 
@@ -198,7 +202,7 @@ class Tick(NamedTuple):
 
 
 Event = (
-    Ready | GiveUp | Subscribed | Left | Acked | Declined | Staged | Going | CommitAsked | Heard | Withdrawn | Signalled | JobSeen | Committed
+    Ready | GiveUp | Subscribed | Left | Acked | Declined | Staged | Going | CommitAsked | Heard | Withdrawn | Signalled | Asked | JobSeen | Committed
     | CommitFailed | IsFenced | Written | Requeued | RequeueRefused | Exited | Tick | PeerEnded | RollCalled | HeadSeen
 )  # fmt: skip
 
@@ -258,6 +262,18 @@ class WriteInterrupted(NamedTuple):
     notice: Notice | None
 
 
+class WriteSuspended(NamedTuple):
+    """Put ``suspended`` into the log; answered by ``Written``."""
+
+    arrived: float
+
+
+class Tell(NamedTuple):
+    """Tell the user who asked why there is no checkpoint."""
+
+    error: str
+
+
 class WriteEnd(NamedTuple):
     """Put ``end`` into the log; answered by ``Written``."""
 
@@ -266,7 +282,9 @@ class WriteEnd(NamedTuple):
 
 
 class Requeue(NamedTuple):
-    """``scontrol requeue`` for this job; answered by ``Requeued`` or ``RequeueRefused``."""
+    """``scontrol requeue`` for this job, or ``requeuehold``; answered by ``Requeued`` or ``RequeueRefused``."""
+
+    hold: bool = False
 
 
 class Stop(NamedTuple):
@@ -313,6 +331,6 @@ class Exit(NamedTuple):
 
 
 Action = (
-    Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteEnd | Requeue | Stop | Say | Exit | TellNotice | TellEnded | CallRoll
+    Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteSuspended | Tell | WriteEnd | Requeue | Stop | Say | Exit | TellNotice | TellEnded | CallRoll
     | Release | LookAtHead
 )  # fmt: skip

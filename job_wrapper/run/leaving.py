@@ -65,6 +65,8 @@ class Leaving:
         if interruption.deadline is not None:
             self._write_by = min(self._write_by, max(now + 1.0, interruption.leave_by()))
         self._query_at = None
+        if interruption.verdict is Verdict.SUSPEND:
+            return [ev.WriteSuspended(interruption.arrived), ev.Stop()]
         return [ev.WriteInterrupted(interruption.reason, interruption.arrived, interruption.notice), ev.Stop()]
 
     def _next_leaving(self, now: float) -> Actions:
@@ -85,14 +87,17 @@ class Leaving:
             return []
         if view.running and view.restart_count == self.rules.restart_count:
             self._requeueing = True
-            return [ev.Requeue()]
+            return [ev.Requeue(hold=self._suspends)]
         return [
             ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
             *self._over(ended_code(view, self.rules, None)),
         ]
 
     def _on_requeued(self, _: ev.Requeued, now: float) -> Actions:
-        return [ev.Say("requeued: Slurm starts this job again"), *self._over(ExitCode.REQUEUED)]
+        text = "requeued: Slurm starts this job again"
+        if self._suspends:
+            text = "suspended: the job is held until `spotburst resume` (or scontrol release)"
+        return [ev.Say(text), *self._over(ExitCode.REQUEUED)]
 
     def _on_requeuerefused(self, event: ev.RequeueRefused, now: float) -> Actions:
         self._requeueing = False
@@ -112,7 +117,12 @@ class Leaving:
     @property
     def _requeues(self) -> bool:
         interruption = self.interruption
-        return self.phase is Phase.LEAVING and interruption is not None and interruption.verdict is Verdict.REQUEUE
+        back = (Verdict.REQUEUE, Verdict.SUSPEND)
+        return self.phase is Phase.LEAVING and interruption is not None and interruption.verdict in back
+
+    @property
+    def _suspends(self) -> bool:
+        return self.interruption is not None and self.interruption.verdict is Verdict.SUSPEND
 
     def _over(self, code: int) -> Actions:
         self.phase = Phase.OVER

@@ -19,6 +19,7 @@ from typing import Any
 
 from job_wrapper.errors import ExitCode, Fenced, SpotburstError, StoreAway, StoreError, StoreRefused, kind_of, may_pass
 from job_wrapper.notice.types import Notice, Watcher
+from job_wrapper.run import asked
 from job_wrapper.run import events as ev
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.child import IGNORED, Child
@@ -105,7 +106,7 @@ class Wrapper:
         os.set_blocking(out, False)
         os.set_blocking(into, False)
         signal.set_wakeup_fd(into, warn_on_full_buffer=False)
-        for number in (*IGNORED, *_FORWARDED, *_JOB_CONTROL, signal.SIGCHLD):
+        for number in (*IGNORED, *_FORWARDED, *_JOB_CONTROL, asked.SIGNAL, signal.SIGCHLD):
             signal.signal(number, lambda *_: None)
         return out
 
@@ -144,6 +145,8 @@ class Wrapper:
     def _signalled(self, number: int) -> None:
         if number in IGNORED:
             self._event(ev.Signalled(number))
+        elif number == asked.SIGNAL:
+            self._event(ev.Asked())
         elif number in _FORWARDED:
             if not self.child.started:
                 self._code = 128 + number
@@ -249,7 +252,11 @@ class Wrapper:
         elif isinstance(action, ev.QueryJob):
             self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
         elif isinstance(action, ev.Requeue):
-            self._slurm.submit(self._requeue)
+            self._slurm.submit(lambda: self._requeue(action.hold))
+        elif isinstance(action, ev.Tell):
+            self._store.submit(lambda: self._tell(action.error))
+        elif isinstance(action, ev.WriteSuspended):
+            self._store.submit(lambda: self._write(lambda: self.attempt.suspended(action.arrived)))
         elif isinstance(action, ev.WriteInterrupted):
             self._store.submit(
                 lambda: self._write(lambda: self.attempt.interrupted(action.reason, action.arrived, action.notice))
@@ -361,8 +368,12 @@ class Wrapper:
             return ev.Written(f"internal error: {type(error).__name__}: {error}")
         return ev.Written()
 
-    def _requeue(self) -> ev.Event:
-        refused = self._job.requeue() if self._job is not None else "no Slurm job"
+    def _tell(self, error: str) -> None:
+        with contextlib.suppress(SpotburstError):  # whoever asked waits in vain then, and says so
+            self.attempt.answer(error)
+
+    def _requeue(self, hold: bool) -> ev.Event:
+        refused = self._job.requeue(hold=hold) if self._job is not None else "no Slurm job"
         return ev.RequeueRefused(refused) if refused else ev.Requeued()
 
     def _check(self) -> ev.Event | None:

@@ -13,6 +13,7 @@ import signal
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.run import events as ev
+from job_wrapper.run.asked import ASKED, SIGNAL, SUSPEND_WAIT
 from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actions
 from job_wrapper.run.leaving import Leaving
 from job_wrapper.run.rules import (
@@ -137,7 +138,7 @@ class Machine(Leaving):
             said: Actions = [ev.Say(f"notice: {what} {notice.text}".rstrip())]
             return said + (self.desk.ask(False, notice.deadline, what, now) if self.phase is Phase.RUNNING else [])
         old = self.interruption
-        if old is not None and old.ends_here:
+        if old is not None and old.ends_here and not self._suspends:
             # Already leaving for another reason, or the same notice again: only the time may be shorter.
             if notice.deadline is not None:
                 old.deadline = min(notice.deadline, old.deadline or notice.deadline)
@@ -158,6 +159,9 @@ class Machine(Leaving):
         if self._deaf:
             return []
         old = self.interruption
+        if old is not None and self._suspends and event.number == signal.SIGTERM:
+            old.verdict, old.number, old.deadline = Verdict.UNKNOWN, event.number, None
+            return self._query()
         if old is not None:
             # The same again, or Slurm's second word (TERM at the end of the grace): idempotent, but it may mean something else now.
             if not old.ends_here and self.rules.in_slurm:
@@ -173,6 +177,15 @@ class Machine(Leaving):
         query = self._query() if self.rules.in_slurm else []
         return [ev.Say(f"{name} received"), *asked, *query]
 
+    def _on_asked(self, _: ev.Asked, now: float) -> Actions:
+        old = self.interruption
+        if self._deaf or not self.rules.commits or (old is not None and old.ends_here and not self._suspends):
+            return []
+        verdict = Verdict.UNKNOWN if self.rules.in_slurm else Verdict.GO_ON
+        new = Interruption(ASKED, now, verdict, number=SIGNAL)
+        said = ev.Say("a checkpoint is asked for")
+        return [said, *self._interrupt(new, now), *(self._query() if self.rules.in_slurm else [])]
+
     def _on_jobseen(self, event: ev.JobSeen, now: float) -> Actions:
         self._querying = False
         view, interruption = event.view, self.interruption
@@ -186,6 +199,12 @@ class Machine(Leaving):
         if interruption.verdict is not Verdict.UNKNOWN:
             return []
         interruption.verdict, interruption.reason, deadline = judge_signal(view, self.rules)
+        if interruption.verdict is Verdict.GO_ON and interruption.number == SIGNAL:
+            interruption.reason = ASKED
+            if not (view.held and view.batch and view.requeue):
+                return []
+            interruption.verdict, interruption.deadline = Verdict.SUSPEND, now + SUSPEND_WAIT
+            return [ev.Say("the job is to be suspended: it is held after this checkpoint")]
         if interruption.verdict is Verdict.GO_ON:
             return [ev.Say("the job goes on after this checkpoint: Slurm neither preempts nor ends it")]
         if interruption.verdict is Verdict.REQUEUE:
@@ -249,6 +268,8 @@ class Machine(Leaving):
         interruption = self.interruption
         if interruption is not None and interruption.verdict is Verdict.GO_ON:
             self.interruption = None
+            if interruption.number == SIGNAL:
+                return [ev.Tell("the program has not started yet: its checkpoint is being restored")]
         return self._leave(now) if interruption is not None and interruption.ends_here else []
 
     def _timers(self, now: float) -> Actions:
@@ -276,14 +297,29 @@ class Machine(Leaving):
             desk.settled = False
             return [ev.Say("Slurm does not say whether this job ends: going on"), *desk.release(False)]
         if interruption.verdict is Verdict.GO_ON:
+            told = self._without_checkpoint(interruption) if desk.settled else []
             if desk.settled:
                 self.interruption = None
-            return desk.release(False)
+            return [*told, *desk.release(False)]
         if not desk.settled:
             self._out_of_time(interruption, now)
         if not desk.settled:
             return desk.release(False)
+        if self._suspends and (told := self._without_checkpoint(interruption)):
+            self.interruption = None
+            return [*told, *desk.release(False)]
         return [*desk.release(True), *self._leave(now)]
+
+    def _without_checkpoint(self, interruption: Interruption) -> Actions:
+        """What a user who asked for one is told where there is none. Counters that are no further than the last commit need none."""
+        desk = self.desk
+        nothing_new = self.rules.counters and desk.unchanged and desk.committed_at is not None
+        if interruption.number != SIGNAL or desk.urgent_entry is not None:
+            return []
+        if self._suspends and nothing_new:
+            return []
+        why = desk.refusal or f"the program has not answered within {SUSPEND_WAIT:.0f} s"
+        return [ev.Say(f"asked for a checkpoint in vain: {why}"), ev.Tell(why)]
 
     def _out_of_time(self, interruption: Interruption, now: float) -> None:
         desk = self.desk
@@ -358,7 +394,8 @@ class Machine(Leaving):
 
     def _interrupt(self, interruption: Interruption, now: float) -> Actions:
         self.interruption = interruption
-        self.desk.settled = False
+        self.desk.settled, self.desk.urgent_entry, self.desk.refusal = False, None, ""
+        self.desk.unchanged = False
         if self.phase is not Phase.RUNNING:
             return []
         return self.desk.ask(True, interruption.deadline, interruption.reason, now)

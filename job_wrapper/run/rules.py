@@ -67,6 +67,8 @@ class Verdict(Enum):
     """Commit, then bring the job back."""
     LEAVE = "leave"
     """Commit, then end: the job is over, or Slurm itself brings it back."""
+    SUSPEND = "suspend"
+    """Commit, then have the job held; without a commit it goes on."""
     GO_ON = "go on"
     """Commit, and go on: a user's own signal."""
 
@@ -111,7 +113,7 @@ class Interruption:
     @property
     def ends_here(self) -> bool:
         """This attempt won't go on."""
-        return self.verdict in (Verdict.REQUEUE, Verdict.LEAVE)
+        return self.verdict in (Verdict.REQUEUE, Verdict.LEAVE, Verdict.SUSPEND)
 
     def answer_by(self, last_commit: float) -> float:
         """When to stop waiting for the program: early enough to commit what there is without it."""

@@ -277,11 +277,13 @@ def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None
     old = last.summary
     same = last.writer.job_id == writer.job_id
     progressed = bool(old.commits) and old.commits[-1].epoch == last.epoch
+    recovers = last.kind is not Kind.SUSPENDED  # else its user stopped it, and nothing has to be recovered from
+    barren = old.barren + (1 if recovers else 0)
     return replace(
         old,
         epoch=old.epoch + 1,
-        recoveries=old.recoveries + 1 if same else 0,
-        barren=old.barren + 1 if same and bounded and not progressed else 0,
+        recoveries=old.recoveries + (1 if recovers else 0) if same else 0,
+        barren=barren if same and bounded and not progressed else 0,
         ended=None,
         command_digest=command_digest if command_digest is not None else old.command_digest,
     )

@@ -24,8 +24,8 @@ _FAKE = """#!/bin/sh
 echo "$(basename "$0") $*" >> "$FAKE/calls"
 case "$(basename "$0") $1" in
 squeue*) [ -s "$FAKE/view" ] && cat "$FAKE/view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
-"scontrol requeue") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
-  echo "COMPLETING;1;N/A;1;1;N/A;N/A;" > "$FAKE/view" ;;
+"scontrol requeue"|"scontrol requeuehold") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
+  echo "COMPLETING;1;N/A;1;1;N/A;N/A;9;" > "$FAKE/view" ;;
 esac
 """
 
@@ -80,11 +80,19 @@ class Room:
         return {k: v for k, v in (base | more).items() if v != "-"}
 
     def view(
-        self, state: str = "RUNNING", restarts: int = 0, preempt: str = "N/A", requeue: int = 1, batch: int = 1
+        self,
+        state: str = "RUNNING",
+        restarts: int = 0,
+        preempt: str = "N/A",
+        requeue: int = 1,
+        batch: int = 1,
+        held: bool = False,
     ) -> None:
         """What squeue answers from now on."""
         end = "9999999999" if preempt == "N/A" else str(int(time.time()) + 30)
-        (self.fake / "view.new").write_text(f"{state};{restarts};{preempt};{requeue};{batch};1000;{end};\n")
+        (self.fake / "view.new").write_text(
+            f"{state};{restarts};{preempt};{requeue};{batch};1000;{end};{0 if held else 9};\n"
+        )
         (self.fake / "view.new").replace(self.fake / "view")
 
     def preempt(self) -> None:

@@ -188,14 +188,14 @@ def test_bounds() -> None:
 
 def test_view_of_a_job() -> None:
     # As 22.05.8 answers with SLURM_TIME_FORMAT=%s.
-    view = parse_view("RUNNING;0;1795983572;1;1;1795983569;1795983592;\n")
+    view = parse_view("RUNNING;0;1795983572;1;1;1795983569;1795983592;9;\n")
     assert view == JobView("RUNNING", 0, 1795983572.0, True, True, 1795983569.0, 1795983592.0)
     assert view.running
-    done = parse_view("COMPLETING;1;N/A;1;0;N/A;NONE;")
+    done = parse_view("COMPLETING;1;N/A;1;0;N/A;NONE;9;")
     assert (done.running, done.coming_back, done.batch, done.preempt_time) == (False, False, False, None)
-    assert parse_view("RUNNING,COMPLETING;1;N/A;1;1;1;2;").state == "COMPLETING"
-    assert parse_view("RUNNING,SIGNALING;1;N/A;1;1;1;2;").running
-    assert parse_view("PENDING;3;N/A;0;1;N/A;N/A;").coming_back
+    assert parse_view("RUNNING,COMPLETING;1;N/A;1;1;1;2;9;").state == "COMPLETING"
+    assert parse_view("RUNNING,SIGNALING;1;N/A;1;1;1;2;9;").running
+    assert parse_view("PENDING;3;N/A;0;1;N/A;N/A;9;").coming_back
 
 
 @pytest.mark.parametrize(
@@ -213,7 +213,7 @@ def test_what_a_signal_meant(view: JobView, verdict: Verdict, reason: str) -> No
 
 
 @pytest.mark.parametrize(
-    "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;"]
+    "line", ["", "RUNNING", "RUNNING;x;N/A;1;1;N/A;N/A;9;", "a;b;c;d;e;f;g;h;", ";0;N/A;1;1;N/A;N/A;9;"]
 )
 def test_no_view(line: str) -> None:
     with pytest.raises(ValueError):
@@ -231,9 +231,9 @@ def test_slurm_that_is_not_there_says_nothing(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("script", "alive"),
     [
-        ("echo 'RUNNING;0;N/A;1;1;1;N/A;'", True),
-        ("echo 'COMPLETED;0;N/A;1;1;1;2;'", False),
-        ("echo 'COMPLETED;0;N/A;1;1;1;2;'; echo 'PENDING;0;N/A;1;1;1;2;'", True),
+        ("echo 'RUNNING;0;N/A;1;1;1;N/A;9;'", True),
+        ("echo 'COMPLETED;0;N/A;1;1;1;2;9;'", False),
+        ("echo 'COMPLETED;0;N/A;1;1;1;2;9;'; echo 'PENDING;0;N/A;1;1;1;2;9;'", True),
         ("echo 'slurm_load_jobs error: Invalid job id specified' >&2; exit 1", False),
         ("echo 'slurm_load_jobs error: Unable to contact slurm controller' >&2; exit 1", True),
         ("echo 'what?'", True),
