@@ -2,8 +2,8 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Iterator
-from datetime import datetime, timezone
 from pathlib import Path
 from typing import Any
 
@@ -17,7 +17,7 @@ from slurm_plugin.cloud.provider import InstanceState, Market, Offering, Refusal
 from slurm_plugin.config import GcpProvider
 from tests.cloud.contract import NamesContract, ReclaimContract
 from tests.cloud.stage import NamedStage, ReclaimingStage
-from tests.fixtures.gce import LIVING, REGION, Gce, gce
+from tests.fixtures.gce import LIVING, NOTICE, REGION, Gce, gce
 
 REFUSALS = {
     RefusalKind.NO_CAPACITY: ("operation", "ZONE_RESOURCE_POOL_EXHAUSTED", "The zone does not have enough resources"),
@@ -82,15 +82,7 @@ class GcpStage(NamedStage, ReclaimingStage):
         self.cloud.refusals.append(REFUSALS[kind])
 
     def reclaim(self, instance_id: str) -> None:
-        machine = self.machine(instance_id)
-        machine.status = "PENDING_STOP"
-        machine.resource_status = compute_v1.ResourceStatus(
-            shutdown_details={
-                "request_timestamp": datetime.now(timezone.utc).isoformat(timespec="milliseconds"),
-                "max_duration": {"seconds": 120},
-                "stop_state": "PENDING_STOP",
-            }
-        )
+        self.cloud.preempt(self.cloud.machines[self.machine(instance_id).id], time.time() + NOTICE)
 
     def stop(self, instance_id: str) -> None:
         self.machine(instance_id).status = "TERMINATED"

@@ -3,16 +3,23 @@
 from __future__ import annotations
 
 import json
+import time
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
 
+from slurm_plugin import render
 from slurm_plugin.cloud import tags
+from slurm_plugin.cloud.aws.events import SPOT_WARNING
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
-from tests.fixtures.ec2_booter import Booter
+from tests.cloud.test_aws_events import config
+from tests.fixtures.booter import Booter
+from tests.fixtures.booter_ec2 import HostedEc2
+from tests.fixtures.eventbridge import EventBridge
 from tests.fixtures.moto_ec2 import Ec2Server, settings
 
 pytestmark = pytest.mark.cluster
@@ -37,9 +44,16 @@ def server() -> Iterator[Ec2Server]:
 
 
 @pytest.fixture
-def cluster(server: Ec2Server, make_cluster: Any) -> LocalCluster:
+def bridge(server: Ec2Server, tmp_path: Path) -> Iterator[EventBridge]:
+    with EventBridge() as bridge:
+        bridge.set_up(render.aws_events(config(tmp_path), "ec2"))
+        yield bridge
+
+
+@pytest.fixture
+def cluster(server: Ec2Server, bridge: EventBridge, make_cluster: Any) -> LocalCluster:
     plan = default_settings(3, suspend_timeout=1, suspend_time=12)
-    plan["providers"]["ec2"] = settings(server)
+    plan["providers"]["ec2"] = settings(server, events_queue=bridge.url)
     plan["nodesets"][0]["offerings"] = [
         {"provider": "ec2", "instance_type": TYPE, "zone": zone} for zone in ("eu-west-1a", "eu-west-1b")
     ]
@@ -58,12 +72,14 @@ def told(cluster: LocalCluster, job: str) -> dict[str, dict[str, Any]]:
     return {node: json.loads(config) for _, node, config in lines}
 
 
-def test_a_job_of_two_nodes_on_ec2_and_its_reclaim(cluster: LocalCluster, server: Ec2Server) -> None:
-    """Zone a has one machine: none is taken there, in the same resume zone b gives both. One is reclaimed: the job
-    comes back, and when it has ended all is given back."""
+def test_a_job_of_two_nodes_on_ec2_and_its_reclaim(
+    cluster: LocalCluster, server: Ec2Server, bridge: EventBridge
+) -> None:
+    """Zone a has one machine: none is taken there, in the same resume zone b gives both. One is reclaimed, which EventBridge tells
+    first: its node is drained. The job comes back, and when it has ended all is given back."""
     zone_a, zone_b = server.subnet("eu-west-1a"), server.subnet("eu-west-1b")
     server.faults.limits[TYPE, zone_a, "spot"] = 1
-    with Booter(server, cluster) as booter:
+    with Booter(HostedEc2(server), cluster) as booter:
 
         def wait_for(predicate: Any, timeout: float, what: str) -> Any:
             def look() -> Any:
@@ -91,6 +107,11 @@ def test_a_job_of_two_nodes_on_ec2_and_its_reclaim(cluster: LocalCluster, server
         )
 
         lost = sorted(first)[0]
+        detail = {"instance-id": booter.instance_of(lost), "instance-action": "terminate"}
+        bridge.emit(SPOT_WARNING, [detail], time.time())
+        told_by_cloud = ", told by the cloud"
+        wait_for(lambda: told_by_cloud in cluster.run("scontrol", "show", "node", lost), 30, "the drain")
+        wait_for(lambda: not bridge.left(), 10, "the message to be deleted")
         instance_id = booter.reclaim(lost, 6.0)
         wait_for(lambda: "COMPLETED" in cluster.run("scontrol", "show", "job", job, check=False), 90, "the job's end")
         assert cluster.output(job).count("node ") == 4, "two attempts of two tasks"
