@@ -1,0 +1,80 @@
+"""Rank 0 of a job on several nodes: what it makes of what the other ranks tell (`gang`). The part of `machine` that knows of them.
+
+A program fails on every node when one node is lost: its ranks wait for each other. So before a failure is taken for the program's own,
+which ends the run, the other nodes are called: one whose wrapper does not answer is lost, and the job is brought back.
+"""
+
+from __future__ import annotations
+
+from job_wrapper.run import events as ev
+from job_wrapper.run.desk import Actions
+from job_wrapper.run.leaving import Leaving
+from job_wrapper.run.rules import KILLED, PROGRAM_FAILED, Finished, Interruption, Phase, Rules
+
+NODE_LOST = "NodeLost"
+WHOLE_FOR = 30.0
+"""Seconds for which an answered call stands."""
+
+
+class Peers(Leaving):
+    """See above."""
+
+    def __init__(self, rules: Rules) -> None:
+        super().__init__(rules)
+        self._standing: set[str] = set()
+        """Nodes whose notices stand; "" is this one."""
+        self._calling = False
+        self._whole_until: float | None = None
+        self._peer_failed: Finished | None = None
+
+    def _on_peerended(self, event: ev.PeerEnded, now: float) -> Actions:
+        if self.phase not in (Phase.RUNNING, Phase.FINISHING) or self.finished is not None:
+            return []
+        said = ev.Say(f"the program of rank {event.rank} on {event.node} ended with {event.code} ({event.reason})")
+        if self._ends_here:
+            return [said]
+        if event.reason == KILLED:
+            self.interruption = Interruption(KILLED, now, self._verdict(), code=event.code)
+            return [said, *self._leave(now)]
+        self._peer_failed = self._peer_failed or Finished(event.code, event.reason)
+        return [said, *self._call_roll()]
+
+    def _on_rollcalled(self, event: ev.RollCalled, now: float) -> Actions:
+        self._calling = False
+        if self.phase not in (Phase.RUNNING, Phase.FINISHING) or self.finished is not None or self._ends_here:
+            return []
+        if not event.missing:
+            self._whole_until = now + WHOLE_FOR
+            return [ev.Release()]
+        self.interruption = Interruption(NODE_LOST, now, self._verdict(), code=self._leave_code())
+        lost = ", ".join(event.missing)
+        return [ev.Say(f"{lost}: lost, its wrapper does not answer; this attempt ends"), *self._leave(now)]
+
+    def _call_first(self, finished: Finished | None, now: float) -> Actions | None:
+        """The program here has ended. None: what that means does not depend on the other nodes, or they have answered."""
+        asks = self.rules.peers and finished is not None and finished.reason == PROGRAM_FAILED and not self._ends_here
+        if not asks or (self._whole_until is not None and now <= self._whole_until):
+            return None
+        return self._call_roll()
+
+    def _call_roll(self) -> Actions:
+        if self._calling:
+            return []
+        self._calling = True
+        return [ev.CallRoll()]
+
+    def _peers_failure(self, now: float) -> Actions:
+        """A signal came, and Slurm says that the job goes on: ``srun --kill-on-bad-exit`` ends the step of a rank that has failed."""
+        failed = self._peer_failed
+        if failed is None or self.phase is not Phase.RUNNING:
+            return []
+        self.phase, self._since, self.finished = Phase.FINISHING, now, failed
+        return [
+            ev.Say("the step is ended because a rank of it has failed"),
+            ev.Stop(),
+            ev.WriteEnd(failed.code, failed.reason),
+        ]
+
+    @property
+    def _ends_here(self) -> bool:
+        return self.interruption is not None and self.interruption.ends_here
