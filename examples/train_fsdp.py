@@ -3,12 +3,13 @@
     torchrun --nproc-per-node 2 train_fsdp.py --steps 40
     spotburst run --uri file:///tmp/checkpoints --run mine -- torchrun --nproc-per-node 2 train_fsdp.py --steps 40
 
-Without GPUs it runs on the CPU with gloo. What spotburst needs is marked with "spotburst" at the end of the line.
+On several nodes: train_fsdp.sbatch. Without GPUs it runs on the CPU with gloo. What spotburst needs is marked with "spotburst" at the end of the line.
 """
 
 from __future__ import annotations
 
 import argparse
+import os
 import time
 from pathlib import Path
 
@@ -35,11 +36,18 @@ def parse_arguments() -> argparse.Namespace:
     return parser.parse_args()
 
 
+def meet(backend: str) -> None:
+    """torchrun tells each rank who it is; where srun starts a task a rank, Slurm does. MASTER_ADDR and MASTER_PORT: see train_fsdp.sbatch."""
+    if "RANK" not in os.environ and "SLURM_PROCID" in os.environ:
+        os.environ["RANK"], os.environ["WORLD_SIZE"] = os.environ["SLURM_PROCID"], os.environ["SLURM_STEP_NUM_TASKS"]
+    dist.init_process_group(backend)
+
+
 def main() -> None:
     args = parse_arguments()
     gpu = torch.cuda.is_available()
     # NCCL moves the gradients; gloo carries what the ranks tell each other about checkpoints.
-    dist.init_process_group("cpu:gloo,cuda:nccl" if gpu else "gloo")
+    meet("cpu:gloo,cuda:nccl" if gpu else "gloo")
     rank, ranks = dist.get_rank(), dist.get_world_size()
     device = torch.device("cuda", rank % torch.cuda.device_count()) if gpu else torch.device("cpu")
     if gpu:

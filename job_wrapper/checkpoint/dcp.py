@@ -22,6 +22,7 @@ from __future__ import annotations
 import logging
 import os
 import time
+import warnings
 from collections.abc import Callable, Collection
 from dataclasses import dataclass
 from typing import Any, TypeVar
@@ -30,14 +31,15 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict_loader import load
+from torch.distributed.checkpoint.state_dict_saver import save, save_state_dict
 
 from job_wrapper.checkpoint import process
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, SocketCommitter, find_committer
 from job_wrapper.checkpoint.dcp_reader import RunReader
 from job_wrapper.checkpoint.dcp_writer import RunWriter
 from job_wrapper.client import Restore
-from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RestoreFailed, SpotburstError
-from job_wrapper.protocol import SOCKET_VARIABLE
+from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RestoreFailed, SpotburstError, UsageError
+from job_wrapper.protocol import COMMITS_VARIABLE, SOCKET_VARIABLE
 from job_wrapper.store import ObjectStore, open_store
 
 __all__ = ["DistributedRun", "RunReader", "RunWriter"]
@@ -49,7 +51,7 @@ _GO_ON, _SAVE, _STOP, _FENCED = range(4)
 
 @dataclass(frozen=True, slots=True)
 class _Known:
-    """What rank 0 tells the other ranks."""
+    """What the rank that commits tells the others."""
 
     uri: str
     run: str
@@ -58,15 +60,23 @@ class _Known:
 
 
 class DistributedRun:
-    """The run of a program with any number of ranks. Rank 0 of ``group`` holds the right to commit. Make it with ``open``."""
+    """The run of a program with any number of ranks. Make it with ``open``.
 
-    def __init__(self, store: ObjectStore, known: _Known, committer: Committer | None, group: Any) -> None:
+    One rank of ``group`` holds the right to commit: rank 0, or under wrappers on several nodes the first whose wrapper has it.
+    (torchrun's dynamic rendezvous numbers the nodes by their names, Slurm in the order of the job.)
+    """
+
+    def __init__(
+        self, store: ObjectStore, known: _Known, committer: Committer | None, group: Any, root: int = 0
+    ) -> None:
         self.restore = known.restore
         """The checkpoint to begin from; None for a new run."""
         self.uri, self.name = known.uri, known.run
         self._store, self._endpoint_url = store, known.endpoint_url
         self._committer = committer
         self._group = group
+        self.root = root
+        """The rank of the group that commits."""
         self._writer: RunWriter | None = None
         self._answering: int | None = None
 
@@ -84,9 +94,10 @@ class DistributedRun:
     ) -> DistributedRun | None:
         """On all ranks of ``group`` (the default group). Where to, and when None comes back: as for `Checkpointer`.
 
-        What rank 0 decides holds for all. Raises, on every rank, the store's errors, ``UsageError``, ``RestoreFailed``.
+        What one rank decides holds for all. Raises, on every rank, the store's errors, ``UsageError``, ``RestoreFailed``.
         """
         process.plain_errors()
+        root = 0 if committer is not None else _committing_rank(group)
         found: list[Committer | None] = [None]
 
         def look() -> _Known | None:
@@ -97,7 +108,7 @@ class DistributedRun:
             url = mine._connection.welcome.endpoint_url if isinstance(mine, SocketCommitter) else endpoint_url
             return _Known(mine.uri, mine.run, url, mine.restore_point())
 
-        known = _from_rank_0(look, group)
+        known = _from_root(look, group, root)
         if known is None:
             return None
         mine = found[0]
@@ -106,9 +117,9 @@ class DistributedRun:
             direct = mine
             process.on_signals(lambda number: direct.ask(urgent=True, stop=True, reason=f"signal {number}"))
         else:
-            # Slurm and torchrun signal every rank. Rank 0, or the wrapper, has heard it, and all ranks leave together.
+            # Slurm and torchrun signal every rank. One, or the wrapper, has heard it, and all ranks leave together.
             process.on_signals(lambda number: None)
-        return cls(store, known, mine, group)
+        return cls(store, known, mine, group, root)
 
     def wanted(self) -> bool:
         """Whether a checkpoint is to be made now. On all ranks, once a step: it is a broadcast of one number.
@@ -123,24 +134,36 @@ class DistributedRun:
                 verdict = _FENCED if committer.fenced else _STOP
             elif committer.request() is not None:
                 verdict = _SAVE
-        verdict = _number_from_rank_0(verdict, self._group)
+        verdict = _number_from_root(verdict, self._group, self.root)
         if verdict in (_STOP, _FENCED):
             raise SystemExit(_exit_code(verdict))
         return verdict == _SAVE
 
     @property
     def patience(self) -> float:
-        """Seconds that a store which is away is waited for; only rank 0 knows, elsewhere 0."""
+        """Seconds that a store which is away is waited for; only the rank that commits knows, elsewhere 0."""
         return 0.0 if self._committer is None else self._committer.patience
 
     def agreed(self, yes: bool) -> bool:
-        """What rank 0 says, on all ranks: where they must do the same, and their clocks differ. A broadcast of one number."""
-        return bool(_number_from_rank_0(int(yes), self._group))
+        """What one rank says, on all: where they must do the same, and their clocks differ. A broadcast of one number."""
+        return bool(_number_from_root(int(yes), self._group, self.root))
+
+    def save(self, state: dict[str, Any], step: int) -> None:
+        """``dcp.save`` of the state into a checkpoint of that step, on all ranks. Raises as ``dcp.save`` with ``writer(step)`` does."""
+        writer = self.writer(step)
+        if self.root == 0:
+            save(state, storage_writer=writer, process_group=self._group)
+            return
+        with warnings.catch_warnings():
+            # The one that can be told which rank coordinates.
+            warnings.simplefilter("ignore", FutureWarning)
+            save_state_dict(state, writer, process_group=self._group, coordinator_rank=self.root)
 
     def writer(self, step: int) -> RunWriter:
         """For ``dcp.save(state, storage_writer=run.writer(step))`` and ``dcp.async_save``, on all ranks.
 
-        It answers the request that ``wanted`` saw. One save at a time: wait for an ``async_save`` before the next call.
+        It answers the request that ``wanted`` saw. One save at a time: wait for an ``async_save`` before the next call. ``dcp.save``
+        lets rank 0 commit: where that is not ``root`` it fails, and ``save`` is to be used.
         """
         # One for each save: what an async_save in flight still needs is its own.
         previous, self._writer = self._writer, RunWriter(self._committer, step=step, endpoint_url=self._endpoint_url)
@@ -216,7 +239,7 @@ class DistributedRun:
             log.warning("the checkpoint of step %s can't be restored: %s", restore.step, problem)
             return committer.restore_failed(restore.entry, str(problem)) if committer is not None else None
 
-        self.restore = _from_rank_0(older, self._group)
+        self.restore = _from_root(older, self._group, self.root)
 
     def close(self) -> None:
         """At the end. Needs no other rank."""
@@ -231,12 +254,24 @@ def _exit_code(verdict: int) -> int:
     return 0 if os.environ.get(SOCKET_VARIABLE) and "TORCHELASTIC_RUN_ID" in os.environ else int(ExitCode.REQUEUED)
 
 
+def _global(group: Any, rank: int) -> int:
+    return rank if group is None else dist.get_global_rank(group, rank)
+
+
 def _many(group: Any) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def _root(group: Any) -> int:
-    return 0 if group is None else dist.get_global_rank(group, 0)
+def _committing_rank(group: Any) -> int:
+    """The first rank whose wrapper commits. Raises ``UsageError``, on all ranks, where there is none."""
+    denied = bool(os.environ.get(SOCKET_VARIABLE)) and os.environ.get(COMMITS_VARIABLE) == "0"
+    able = [rank for rank, no in enumerate(_from_all(denied, group)) if not no]
+    if not able:
+        raise UsageError(
+            "no rank of this group runs under the wrapper that commits, which is that of the step's first task (SLURM_PROCID 0): "
+            "the group must hold a rank of it"
+        )
+    return able[0]
 
 
 def _error_of(act: Callable[[], Any]) -> BaseException | None:
@@ -258,16 +293,16 @@ def _first_damage(errors: list[BaseException | None]) -> SpotburstError | None:
     return None
 
 
-def _from_rank_0(act: Callable[[], T], group: Any) -> T:
-    """What ``act`` returns on rank 0, or raises there, on every rank."""
+def _from_root(act: Callable[[], T], group: Any, root: int) -> T:
+    """What ``act`` returns on that rank of the group, or raises there, on every rank."""
     box: list[Any] = [None, None]
-    if not _many(group) or dist.get_rank(group) == 0:
+    if not _many(group) or dist.get_rank(group) == root:
         try:
             box[0] = act()
         except (SpotburstError, OSError) as error:
             box[1] = error
     if _many(group):
-        dist.broadcast_object_list(box, src=_root(group), group=group)
+        dist.broadcast_object_list(box, src=_global(group, root), group=group)
     if box[1] is not None:
         raise box[1]
     result: T = box[0]
@@ -282,10 +317,10 @@ def _from_all(mine: T, group: Any) -> list[T]:
     return every
 
 
-def _number_from_rank_0(number: int, group: Any) -> int:
+def _number_from_root(number: int, group: Any, root: int) -> int:
     if not _many(group):
         return number
     cpu = "gloo" in str(dist.get_backend_config(group))
     box = torch.tensor([number], device="cpu" if cpu else torch.device("cuda", torch.cuda.current_device()))
-    dist.broadcast(box, src=_root(group), group=group)
+    dist.broadcast(box, src=_global(group, root), group=group)
     return int(box.item())

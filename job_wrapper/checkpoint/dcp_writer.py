@@ -93,7 +93,10 @@ class RunWriter(StorageWriter):
         if not kwargs.get("use_collectives", True):
             raise UsageError("dcp.save(use_collectives=False) makes as many checkpoints as ranks; leave it out")
         if is_coordinator and self._committer is None:
-            raise UsageError("RunWriter: the coordinator (rank 0) needs the right to commit: RunWriter(committer)")
+            raise UsageError(
+                "RunWriter: the coordinator (rank 0) needs the right to commit: RunWriter(committer). Under wrappers on several nodes "
+                "another rank may have it: save with DistributedRun.save, which lets that one coordinate"
+            )
         rank = kwargs.get("rank")  # torch before 2.9 does not say
         self._rank = rank if rank is not None else dist.get_rank() if dist.is_initialized() else 0
 

@@ -12,7 +12,6 @@ import torch
 import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.checkpoint.api import CheckpointException
-from torch.distributed.checkpoint.state_dict_saver import save
 
 from job_wrapper.checkpoint import config as configuration
 from job_wrapper.checkpoint import data as placing
@@ -214,7 +213,7 @@ class ShardedCheckpointer:
         if self._rank == 0:
             tree[COMMON] = (self._common(),)
         try:
-            save(tree, storage_writer=run.writer(self.completed), process_group=self._group)
+            run.save(tree, self.completed)
         except CheckpointException as error:
             run.failed(str(error))
             # The failures are the same on all ranks.

@@ -7,6 +7,7 @@ import os
 import sys
 from collections.abc import Callable, Sequence
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from job_wrapper.errors import SpotburstError
 from job_wrapper.interval import SHORTEST, rate_of
@@ -21,6 +22,10 @@ from job_wrapper.run.options import parse_options
 from job_wrapper.run.rules import Rules
 from job_wrapper.run.server import socket_path
 from job_wrapper.slurm_job import SlurmJob
+
+if TYPE_CHECKING:
+    from job_wrapper.run.following import Following
+    from job_wrapper.run.gang import Gang
 
 
 def _sayer(prefix: str) -> Callable[[str], None]:
@@ -64,6 +69,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             restart_count=identity.restart_count,
             patience=options.patience,
             counters=options.continuity == "restartable",
+            peers=identity.peers,
         )
         if 0 < options.interval < SHORTEST and attempt.commits:
             say(
@@ -79,7 +85,18 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "watching the job's preempt time instead"
             )
             watchers.append(PreemptWatcher(job.view, identity.restart_count))
-        wrapper = Wrapper(attempt, Machine(rules), child, watchers, say, path)
+        machine: Machine | Following = Machine(rules)
+        gang: Gang | None = None
+        if identity.rank > 0:
+            from job_wrapper.run.following import Following
+            from job_wrapper.run.gang import Telling
+
+            machine, gang = Following(rules), Telling(identity, node.node or os.environ.get("SLURMD_NODENAME", ""))
+        elif identity.peers:
+            from job_wrapper.run.gang import Listening
+
+            gang = Listening(identity.step_nodes - 1)
+        wrapper = Wrapper(attempt, machine, child, watchers, say, path, gang)
     except SpotburstError as error:
         child.close()
         say(str(error))

@@ -27,6 +27,22 @@ class Identity:
     rank: int
     tasks: int
     nodes: int
+    step_nodes: int = 1
+    """Nodes of this step, which may be fewer than the job's."""
+    node_index: int = 0
+    """This node's place among them."""
+    local_rank: int = 0
+    """This task's place among those of its node."""
+
+    @property
+    def peers(self) -> bool:
+        """The step has tasks on other nodes."""
+        return self.tasks > 1 and self.step_nodes > 1
+
+    @property
+    def speaks(self) -> bool:
+        """It tells rank 0 of its node's notices: the first task of a node other than rank 0's."""
+        return self.peers and self.local_rank == 0 and self.node_index > 0
 
     @property
     def in_slurm(self) -> bool:
@@ -65,6 +81,9 @@ def identify(environ: Mapping[str, str], node: NodeConfig, run: str) -> Identity
         rank=0 if batch else _number(environ, "SLURM_PROCID", 0),
         tasks=1 if batch else _number(environ, "SLURM_STEP_NUM_TASKS", _number(environ, "SLURM_NTASKS", 1)),
         nodes=_number(environ, "SLURM_JOB_NUM_NODES", _number(environ, "SLURM_NNODES", 1)),
+        step_nodes=1 if batch else _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1)),
+        node_index=0 if batch else _number(environ, "SLURM_NODEID", 0),
+        local_rank=0 if batch else _number(environ, "SLURM_LOCALID", 0),
     )
 
 

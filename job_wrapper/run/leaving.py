@@ -47,6 +47,13 @@ class Leaving:
         self._since = 0.0
         self._said = ""
 
+    def _fenced(self, epoch: int) -> Actions:
+        return [
+            ev.Say(f"fenced: a newer attempt (epoch {epoch}) holds this run; the program here is stopped"),
+            ev.Stop(fenced=epoch),
+            *self._over(ExitCode.FENCED),
+        ]
+
     def _store_away(self, now: float) -> Actions:
         """An outage that lasts ends no run: it is brought back, bounded as every recovery is (`bounds`)."""
         code = self._leave_code() if self.rules.in_slurm else int(ExitCode.STORE_AWAY)

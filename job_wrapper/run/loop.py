@@ -15,7 +15,7 @@ import threading
 import time
 from collections.abc import Callable, Sequence
 from pathlib import Path
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from job_wrapper.errors import ExitCode, Fenced, SpotburstError, StoreAway, StoreError, StoreRefused, kind_of, may_pass
 from job_wrapper.notice.types import Notice, Watcher
@@ -27,18 +27,19 @@ from job_wrapper.run.counters import counters_of
 from job_wrapper.run.hear import hear, seconds_of
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
-from job_wrapper.run.options import EPHEMERAL
 from job_wrapper.run.server import Server, remove_dead
+from job_wrapper.run.surroundings import surroundings
 from job_wrapper.run.worker import Results, Worker
 from job_wrapper.slurm_job import SlurmJob
+
+if TYPE_CHECKING:
+    from job_wrapper.run.following import Following
+    from job_wrapper.run.gang import Gang
 
 CHECK_EVERY = 15.0
 """Seconds between looks for a newer claim, so that a fenced node stops its program also between commits."""
 _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
-
-ALLOW_CONFIG_CHANGE = "SPOTBURST_ALLOW_CONFIG_CHANGE"
-"""Told to the program (``checkpoint.config``)."""
 
 
 class Wrapper:
@@ -47,11 +48,12 @@ class Wrapper:
     def __init__(
         self,
         attempt: Attempt,
-        machine: Machine,
+        machine: Machine | Following,
         child: Child,
         watchers: Sequence[Watcher],
         say: Callable[[str], None],
         socket_path: str,
+        gang: Gang | None = None,
         clock: Callable[[], float] = time.time,
     ) -> None:
         self.attempt = attempt
@@ -65,7 +67,7 @@ class Wrapper:
         self._store = Worker("spotburst-store", self._results)
         self._upkeep = Worker("spotburst-upkeep", self._results)
         self._slurm = Worker("spotburst-slurm", self._results)
-        self._watchers = watchers
+        self._watchers, self._gang = watchers, gang
         self._stopping = threading.Event()
         self._next_check: float | None = None
         self._oom_before = oom_kills()
@@ -271,32 +273,19 @@ class Wrapper:
                 self._server.broadcast({"type": "stop"})
                 if self.child.started:
                     self.child.signal(signal.SIGTERM)
-        else:
+        elif isinstance(action, ev.Exit):
             self._code = action.code
+        elif self._gang is not None:
+            self._gang.act(action)
 
     def _start(self) -> None:
         attempt = self.attempt
-        environ = dict(os.environ)
-        for name in ("SPOTBURST_SOCKET", "SPOTBURST_RUN", "SPOTBURST_COMPLETED", "SPOTBURST_TOTAL"):
-            environ.pop(name, None)  # an outer wrapper's
-        environ |= {
-            "SPOTBURST_EPOCH": str(attempt.epoch),
-            "SPOTBURST_RESTORED": "0" if attempt.restored is None else "1",
-        }
-        if attempt.options.continuity != EPHEMERAL:
-            environ |= {"SPOTBURST_SOCKET": self._server.path, "SPOTBURST_RUN": attempt.run}
-        # torchrun would take Slurm's warning for itself and end its ranks; it then keeps the signals as it finds them: ignored.
-        environ.setdefault("PET_SIGNALS_TO_HANDLE", "SIGINT,SIGQUIT")
-        if attempt.options.allow_config_change:
-            allowed = (environ.get(ALLOW_CONFIG_CHANGE, ""), *attempt.options.allow_config_change)
-            environ[ALLOW_CONFIG_CHANGE] = ",".join(filter(None, allowed))
-        if attempt.counters is not None:
-            environ |= attempt.counters.environment()
-        if attempt.roots:
-            environ["SPOTBURST_STATE_DIR"] = str(attempt.roots[0])
-            environ["SPOTBURST_STATE_DIRS"] = os.pathsep.join(map(str, attempt.roots))
+        if self._gang is not None:
+            from job_wrapper.run.gang import Board  # most wrappers are alone
+
+            self._gang.start(Board(attempt.store, attempt.run, attempt.epoch), self._results.put, self._stopping.wait)
         try:
-            self.child.start(attempt.options.command, environ)
+            self.child.start(attempt.options.command, surroundings(attempt, self._server.path))
         except OSError as error:
             self.say(f"can't start {attempt.options.command[0]}: {error.strerror}")
             self._exit_seen = True

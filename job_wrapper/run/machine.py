@@ -15,9 +15,10 @@ from job_wrapper.errors import ExitCode
 from job_wrapper.run import events as ev
 from job_wrapper.run.asked import ASKED, SIGNAL, SUSPEND_WAIT
 from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actions
-from job_wrapper.run.leaving import Leaving
+from job_wrapper.run.peers import Peers
 from job_wrapper.run.rules import (
     ASK_SLURM_AGAIN,
+    KILLED,
     STOP_WAIT,
     TAKES_AWAY,
     VERDICT_WAIT,
@@ -31,7 +32,7 @@ from job_wrapper.run.rules import (
 )
 
 
-class Machine(Leaving):
+class Machine(Peers):
     """The wrapper's state. ``on`` takes one event and the time (Unix seconds) and returns what to do, in order."""
 
     def on(self, event: ev.Event, now: float) -> Actions:
@@ -40,11 +41,7 @@ class Machine(Leaving):
         if self.phase is Phase.OVER:
             return []
         if isinstance(event, ev.IsFenced):
-            return [
-                ev.Say(f"fenced: a newer attempt (epoch {event.epoch}) holds this run; the program here is stopped"),
-                ev.Stop(fenced=event.epoch),
-                *self._over(ExitCode.FENCED),
-            ]
+            return self._fenced(event.epoch)
         actions: Actions = getattr(self, "_on_" + type(event).__name__.lower())(event, now)
         return actions + self._follow(now)
 
@@ -132,11 +129,13 @@ class Machine(Leaving):
     def _on_heard(self, event: ev.Heard, now: float) -> Actions:
         notice = event.notice
         what = f"{notice.provider} {notice.kind}"
+        where = f" ({event.peer})" if event.peer else ""
         if self._deaf:
             return []
         if notice.kind not in TAKES_AWAY:
-            said: Actions = [ev.Say(f"notice: {what} {notice.text}".rstrip())]
+            said: Actions = [ev.Say(f"notice: {what}{where} {notice.text}".rstrip())]
             return said + (self.desk.ask(False, notice.deadline, what, now) if self.phase is Phase.RUNNING else [])
+        self._standing.add(event.peer)
         old = self.interruption
         if old is not None and old.ends_here and not self._suspends:
             # Already leaving for another reason, or the same notice again: only the time may be shorter.
@@ -146,10 +145,13 @@ class Machine(Leaving):
             return []
         left = "" if notice.deadline is None else f", {max(0.0, notice.deadline - now):.0f} s left"
         new = Interruption(what, notice.arrived, self._verdict(), notice.deadline, notice, code=self._leave_code())
-        return [ev.Say(f"notice: {what}{left}"), *self._interrupt(new, now)]
+        return [ev.Say(f"notice: {what}{where}{left}"), *self._interrupt(new, now)]
 
-    def _on_withdrawn(self, _: ev.Withdrawn, now: float) -> Actions:
+    def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> Actions:
+        self._standing.discard(event.peer)
         interruption = self.interruption
+        if self._standing:
+            return []  # another node's stands
         if self.phase is not Phase.RUNNING or interruption is None or interruption.number is not None:
             return []
         self.interruption = None
@@ -199,6 +201,8 @@ class Machine(Leaving):
         if interruption.verdict is not Verdict.UNKNOWN:
             return []
         interruption.verdict, interruption.reason, deadline = judge_signal(view, self.rules)
+        if interruption.verdict is Verdict.GO_ON and (ends := self._peers_failure(now)):
+            return ends
         if interruption.verdict is Verdict.GO_ON and interruption.number == SIGNAL:
             interruption.reason = ASKED
             if not (view.held and view.batch and view.requeue):
@@ -346,6 +350,8 @@ class Machine(Leaving):
             late = interruption is not None and interruption.ends_here and now >= interruption.leave_by()
             return self._leave(now) if late else []
         finished = judge_exit(self._exit.status, self._exit.oom)
+        if (called := self._call_first(finished, now)) is not None:
+            return called
         if finished is None and self.rules.counters and self.rules.commits and not self._final_save:
             self._final_save = True
             desk.save_files("killed", True, now)
@@ -358,7 +364,7 @@ class Machine(Leaving):
         if finished is None:
             # Whoever killed it, the run can go on elsewhere; how often is bounded (`bounds`).
             if interruption is None or not interruption.ends_here:
-                self.interruption = Interruption("ProgramKilled", now, self._verdict(), code=128 + signal.SIGKILL)
+                self.interruption = Interruption(KILLED, now, self._verdict(), code=128 + signal.SIGKILL)
             return [ev.Say("the program was killed from outside (SIGKILL)"), *self._leave(now)]
         if interruption is not None:
             # A program that ends while it is asked to save for an interruption may have ended because of it, with whatever code: signals
@@ -389,7 +395,7 @@ class Machine(Leaving):
     @property
     def _deaf(self) -> bool:
         """It is settled how this attempt ends; but a finished program's last files may still wait for a store that is away."""
-        waits = self.phase is Phase.FINISHING and self.finished is None and self.desk.retrying
+        waits = self.phase is Phase.FINISHING and self.finished is None and (self.desk.retrying or self._calling)
         return self.phase in (Phase.FINISHING, Phase.LEAVING) and not waits
 
     def _interrupt(self, interruption: Interruption, now: float) -> Actions:
