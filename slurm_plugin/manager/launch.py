@@ -31,6 +31,7 @@ class Launcher:
     ) -> None:
         self.policy, self.lanes, self.ledger, self.node_config, self.once = policy, lanes, ledger, node_config, once
         self._jobs = NOBODY
+        self._configs: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def launch(
         self, actions: Sequence[Launch], now: Callable[[], float], jobs: Mapping[str, int] = NOBODY
@@ -64,7 +65,7 @@ class Launcher:
         # One refusal cools the offering for all that come after it in this pass too.
         states = self.ledger.offerings()
         rounds: dict[str, list[_Asked]] = {}
-        fresh: dict[tuple[str, str, str | None], list[_Wanted]] = {}
+        fresh: dict[tuple[str, str], list[_Wanted]] = {}
         with self.ledger.batch():
             for action, offerings in left:
                 usable = [o for o in offerings if o in self.policy.offerings]
@@ -74,15 +75,14 @@ class Launcher:
                     continue
                 rest = tuple(usable[1:])
                 if action.launch_id is None:
-                    fresh.setdefault((action.nodeset, usable[0], action.gang), []).append((action, rest))
+                    fresh.setdefault((action.nodeset, usable[0]), []).append((action, rest))
                 else:
                     self.ledger.asked_again(action.launch_id)
                     request = self._request(action, usable[0], action.launch_id)
                     rounds.setdefault(request.offering.provider, []).append((action, rest, request))
-            for (nodeset, offering_id, gang), wanted in fresh.items():
+            for (nodeset, offering_id), wanted in fresh.items():
                 provider = self.policy.offerings[offering_id].provider
-                # What is asked for together is one batch, so that a cloud can make it in one call; a gang is never cut.
-                for piece in [wanted] if gang else launch_ids.chunks(wanted):
+                for piece in _batches(wanted):
                     for launch_id, (action, rest) in zip(launch_ids.batch(len(piece)), piece, strict=True):
                         self.ledger.open_intent(
                             action.node, nodeset, provider, offering_id, launch_id, job=self._jobs.get(action.node, 0)
@@ -97,9 +97,16 @@ class Launcher:
             node=action.node,
             nodeset=action.nodeset,
             offering=self.policy.offerings[offering_id],
-            node_config=self.node_config(action.nodeset, action.node, offering_id),
+            node_config=self._config(action, offering_id),
             gang=f"{action.gang}/{offering_id}" if action.gang else None,
         )
+
+    def _config(self, action: Launch, offering_id: str) -> Mapping[str, Any]:
+        """Nodes of one nodeset and offering differ by their name alone: making it anew for each takes as long as asking for them."""
+        key = action.nodeset, offering_id
+        if key not in self._configs:
+            self._configs[key] = self.node_config(action.nodeset, action.node, offering_id)
+        return {**self._configs[key], "node": action.node}
 
     def _ask(self, provider: str, requests: list[LaunchRequest]) -> Sequence[Launched | Refused | None]:
         """One answer a request; None where it is unknown, so that the same launch id is asked again later."""
@@ -139,3 +146,18 @@ class Launcher:
                     )
                     log.warning("refused", kind=answer.kind.value, code=answer.code, text=answer.text, **keys)
         return answers
+
+
+def _batches(wanted: Sequence[_Wanted]) -> list[list[_Wanted]]:
+    """What is asked for together, so that a cloud can make it in one call: gangs beside each other, none of them cut; and the rest."""
+    gangs: dict[str, list[_Wanted]] = {}
+    for one in wanted:
+        if one[0].gang is not None:
+            gangs.setdefault(one[0].gang, []).append(one)
+    found: list[list[_Wanted]] = []
+    for gang in gangs.values():
+        if found and len(found[-1]) + len(gang) <= launch_ids.LARGEST_BATCH:
+            found[-1] += gang
+        else:
+            found.append(gang)
+    return found + launch_ids.chunks(one for one in wanted if one[0].gang is None)

@@ -150,7 +150,7 @@ def test_all_is_found_again_by_tags_alone(ec2: Ec2Stage, tmp_path: Path) -> None
 def test_a_nameless_machine_whose_journal_is_lost_is_listed_under_its_instance_id(
     ec2: Ec2Stage, tmp_path: Path
 ) -> None:
-    ec2.server.faults.errors += [("CreateTags", 500, "InternalError", "x")]
+    ec2.server.faults.errors += [("CreateTags", 500, "InternalError", "x")] * 2
     patiently(ec2, requests(ec2, ["spot-1", "spot-2"]))
     ec2.folder = tmp_path / "elsewhere"
     ec2.restart()

@@ -7,13 +7,14 @@ import time
 from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import replace
+from itertools import chain
 from pathlib import Path
-from typing import Any
+from typing import Any, TypeVar
 
 from slurm_plugin import render
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet as fleets
-from slurm_plugin.cloud.aws import listing, names, prices, template
+from slurm_plugin.cloud.aws import gangs, listing, names, prices, template
 from slurm_plugin.cloud.aws.client import Ec2
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
@@ -38,6 +39,8 @@ UNSEEN = 60.0
 TERMINATE_AT_ONCE = 500
 _INSTANCE_ID = re.compile(r"i-[0-9a-f]{8,17}")
 Answers = dict[str, Launched | Refused]
+_Item = TypeVar("_Item")
+_Found = TypeVar("_Found")
 
 
 def from_config(config: Config, name: str) -> AwsCloud:
@@ -79,9 +82,10 @@ class AwsCloud:
             batches.setdefault(launch_ids.base_of(request.launch_id), []).append(request)
         self.journal.forget(self.clock() - KEEP)
         answers: Answers = {}
-        with ThreadPoolExecutor(max(1, min(AT_ONCE, len(batches))), f"{self.name}-launch") as pool:
-            for found in pool.map(lambda item: self._batch(*item), batches.items()):
-                answers |= found
+        for found in self._each(lambda item: self._batch(*item), list(batches.items())):
+            answers |= found
+        notes = [note for base in batches if (note := self.journal.get(base)) is not None]
+        self._name([(note, fleet) for note in notes for fleet in note.fleets])
         unanswered = [a for a in answers.values() if isinstance(a, Refused) and a.code == NO_ANSWER]
         if requests and len(unanswered) == len(answers):
             raise CloudUnavailable(f"{self.name}: {unanswered[0].text}")
@@ -134,10 +138,8 @@ class AwsCloud:
                     self._send(note, fleet)
             asked = {m for fleet in note.fleets for m in fleet.members if not fleet.done or m in note.instances}
             new = [r for r in requests if r.launch_id not in asked and r.launch_id not in note.refused]
-            for alike in _alike(new):
-                self._send(note, self._prepare(note, alike))
-            for fleet in note.fleets:
-                self._name(note, fleet)
+            for groups in gangs.alike(new):
+                self._ask(note, groups)
         except ApiError as error:
             if error.code in template.MISSING:
                 self.templates.forget()
@@ -156,7 +158,15 @@ class AwsCloud:
                 answers[request.launch_id] = note.refusal(request.launch_id) or otherwise.refuse(request.launch_id)
         return answers
 
-    def _prepare(self, note: Note, requests: list[LaunchRequest]) -> Fleet:
+    def _ask(self, note: Note, groups: list[gangs.Group]) -> None:
+        """Raises ``ApiError``, ``CloudUnavailable``."""
+        unasked = gangs.ask(groups, lambda some, trial: self._send(note, self._prepare(note, some, trial)))
+        for request, why in unasked:
+            note.refuse(why.refuse(request.launch_id))
+        if unasked:
+            self.journal.save(note)
+
+    def _prepare(self, note: Note, requests: list[LaunchRequest], trial: bool) -> Fleet:
         """Write down the next fleet of a batch. Raises ``ApiError``, ``CloudUnavailable``."""
         members = sorted(requests, key=lambda r: launch_ids.index_of(r.launch_id))
         first = members[0]
@@ -186,7 +196,7 @@ class AwsCloud:
             )
         except ConfigError as error:
             raise ApiError("InvalidOffering", str(error)) from error
-        fleet = Fleet(token, [r.launch_id for r in members], request, self.clock(), whole)
+        fleet = Fleet(token, [r.launch_id for r in members], request, self.clock(), whole, trial=trial)
         note.nodes |= {r.launch_id: r.node for r in members}
         note.fleets.append(fleet)
         try:
@@ -196,8 +206,11 @@ class AwsCloud:
             raise
         return fleet
 
-    def _send(self, note: Note, fleet: Fleet) -> None:
-        """Ask for a fleet, the first time or again, and write the answer down. Raises ``ApiError`` where there is none."""
+    def _send(self, note: Note, fleet: Fleet) -> ApiError | None:
+        """Ask for a fleet, the first time or again, and write the answer down. Returns why it did not come whole.
+
+        Raises ``ApiError`` where there is no answer.
+        """
         fleet.asked = self.clock()
         try:
             ids, errors = fleets.read(self.ec2.write("create_fleet", **fleet.request))
@@ -215,31 +228,42 @@ class AwsCloud:
         why = most_telling(errors)
         # What was put off is asked for again, by a fleet of its own: this one's answer is the same for ever.
         put_off = why.kind is RefusalKind.TRY_LATER
-        for launch_id in left if not put_off else ():
-            note.refuse(why.refuse(launch_id))
+        if not put_off and not (fleet.trial and why.kind in gangs.TOO_LITTLE):
+            for launch_id in left:
+                note.refuse(why.refuse(launch_id))
         fleet.done = True
         self.journal.save(note)
         if left and put_off:
             raise why
+        return why if left else None
 
     # Names.
 
-    def _name(self, note: Note, fleet: Fleet) -> None:
+    def _name(self, candidates: Iterable[tuple[Note, Fleet]]) -> None:
         """Tell each instance its place. A fault is no matter: the next listing goes on with it."""
-        if fleet.named:
-            return
-        members = [(m, note.nodes[m]) for m in fleet.members]
-        try:
-            for ids, given in names.place_tags(members, note.instances):
-                self._tag(ids, given)
-        except ApiError:
-            return
-        if fleet.done:
-            fleet.named = True
+        due = [(n, f) for n, f in candidates if not f.named and any(m in n.instances for m in f.members)]
+        one = sum(len(fleet.members) > 1 for _, fleet in due) <= 1
+        calls: list[names.Call] = []
+        for note, fleet in due:
+            calls += names.place_tags([(m, note.nodes[m]) for m in fleet.members], note.instances, readable=one)
+        failed = set(chain.from_iterable(self._each(self._tag, names.together(calls))))
+        changed: dict[str, Note] = {}
+        for note, fleet in due:
+            if fleet.done and failed.isdisjoint(note.instances[m] for m in fleet.members if m in note.instances):
+                fleet.named = True
+                changed[note.base] = note
+        for note in changed.values():
             self.journal.save(note)
 
-    def _tag(self, ids: list[str], given: Mapping[str, str]) -> None:
-        self.ec2.write("create_tags", Resources=ids, Tags=[{"Key": k, "Value": v} for k, v in sorted(given.items())])
+    def _tag(self, call: names.Call) -> list[str]:
+        """Returns those that did not get their tags."""
+        ids, given = call
+        labels = [{"Key": k, "Value": v} for k, v in sorted(given.items())]
+        try:
+            self.ec2.write("create_tags", Resources=ids, Tags=labels)
+        except ApiError:
+            return ids
+        return []
 
     def _adopt(self, found: Iterable[listing.Found]) -> None:
         """Machines of a fleet that was broken off before they had names: give each a launch of that fleet, and its name."""
@@ -247,6 +271,7 @@ class AwsCloud:
         for one in found:
             if not one.named and one.machine.state is not InstanceState.GONE:
                 nameless.setdefault((one.batch, one.fleet), []).append(one.machine.instance_id)
+        due: list[tuple[Note, Fleet]] = []
         for (batch, token), ids in nameless.items():
             note = self.journal.get(batch)
             fleet = next((f for f in note.fleets if f.token == token), None) if note else None
@@ -255,7 +280,15 @@ class AwsCloud:
             if fleet.done or note.assign(fleet, ids):
                 fleet.named = False
                 self.journal.save(note)
-            self._name(note, fleet)
+            due.append((note, fleet))
+        self._name(due)
+
+    def _each(self, work: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
+        """Calls at the same time; what each returned, in order."""
+        if len(items) < 2:
+            return [work(item) for item in items]
+        with ThreadPoolExecutor(min(AT_ONCE, len(items)), f"{self.name}-calls") as pool:
+            return list(pool.map(work, items))
 
     # Listing.
 
@@ -317,23 +350,3 @@ class AwsCloud:
                 return [f"{', '.join(ids)}: {error}"]
             half = len(ids) // 2
             return self._end(ids[:half]) + self._end(ids[half:])
-
-
-def _alike(requests: Iterable[LaunchRequest]) -> list[list[LaunchRequest]]:
-    """What one fleet can hold: the same offering, nodeset and gang. Raises ``ApiError`` for a gang that could not be named."""
-    groups: dict[tuple[str, str, str | None], list[LaunchRequest]] = {}
-    for request in requests:
-        groups.setdefault((request.offering.id, request.nodeset, request.gang), []).append(request)
-    found: list[list[LaunchRequest]] = []
-    for group in groups.values():
-        if len(group) == 1 or fleets.hears_tags(group[0].offering):
-            found.append(group)
-        elif group[0].gang is None:
-            found += [[request] for request in group]
-        else:
-            raise ApiError(
-                "NotBuiltOnNitro",
-                f"{group[0].offering.instance_type}: jobs of several nodes need types built on the AWS Nitro System, "
-                "since others do not see in their metadata which of the nodes they are",
-            )
-    return found

@@ -35,6 +35,8 @@ class Fleet:
     """EC2's answer is known."""
     named: bool = False
     """Its instances have all their tags."""
+    trial: bool = False
+    """Several gangs at once: where there is too little for all of them nothing is said of each."""
 
 
 @dataclass(slots=True)

@@ -2,14 +2,14 @@
 
 All instances of a CreateFleet call get the same tags, and CreateTags sets the same tags on up to 1,000 instances: a name for each would
 be a call for each, at 10 calls a second. So the fleet's tags carry the list of nodes, and each instance gets its place in that list, one tag a
-decimal digit: ten calls a digit, whatever the number of machines. A fleet of one bears its node's name from the start. The node puts
+decimal digit: ten calls a digit, whatever the number of machines and of fleets. A fleet of one bears its node's name from the start. The node puts
 its name together from its metadata (templates/name-node.py), the listing from its tags.
 """
 
 from __future__ import annotations
 
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 
 from ClusterShell.RangeSet import RangeSet
 
@@ -30,6 +30,8 @@ DIGITS = tags.PREFIX + "digits"
 DIGIT = tags.PREFIX + "digit-"
 """digit-0 is the last one."""
 LONGEST_VALUE = 256
+LARGEST_CALL = 1000
+"""Resources of one CreateTags call."""
 
 
 def fleet_tags(common: Mapping[str, str], base: str, token: str, members: Sequence[tuple[str, str]]) -> dict[str, str]:
@@ -51,13 +53,20 @@ def fleet_tags(common: Mapping[str, str], base: str, token: str, members: Sequen
     return found
 
 
+Call = tuple[list[str], dict[str, str]]
+"""Of CreateTags: instance ids and the tags they get."""
+
+
 def place_tags(
-    members: Sequence[tuple[str, str]], instances: Mapping[str, str]
-) -> list[tuple[list[str], dict[str, str]]]:
-    """The calls that tell each instance its place: instance ids and the tags they get. ``instances``: launch id to instance id."""
+    members: Sequence[tuple[str, str]], instances: Mapping[str, str], *, readable: bool = True
+) -> list[Call]:
+    """The calls that tell each instance its place. ``instances``: launch id to instance id.
+
+    ``readable``: for people too where that takes no more calls; without it fleets may share theirs (``together``).
+    """
     if len(members) == 1:
         return []
-    calls: list[tuple[list[str], dict[str, str]]] = []
+    calls: list[Call] = []
     for digit in range(len(str(len(members) - 1))):
         groups: dict[int, list[int]] = {}
         for place, (launch_id, _) in enumerate(members):
@@ -65,10 +74,20 @@ def place_tags(
                 groups.setdefault(place // 10**digit % 10, []).append(place)
         for value, places in sorted(groups.items()):
             given = {f"{DIGIT}{digit}": str(value)}
-            if len(members) <= 10:  # one instance a call: then people may read it too
+            if readable and len(members) <= 10:  # one instance a call
                 given |= {tags.LAUNCH: members[places[0]][0], tags.NODE: members[places[0]][1]}
-            calls += [(piece, given) for piece in launch_ids.chunks([instances[members[p][0]] for p in places], 1000)]
+            calls += [
+                (piece, given) for piece in launch_ids.chunks([instances[members[p][0]] for p in places], LARGEST_CALL)
+            ]
     return calls
+
+
+def together(calls: Iterable[Call]) -> list[Call]:
+    """What sets the same tags as one call: the third machines of all fleets at once."""
+    alike: dict[tuple[tuple[str, str], ...], list[str]] = {}
+    for ids, given in calls:
+        alike.setdefault(tuple(sorted(given.items())), []).extend(ids)
+    return [(piece, dict(given)) for given, ids in alike.items() for piece in launch_ids.chunks(ids, LARGEST_CALL)]
 
 
 def read(found: Mapping[str, str]) -> tuple[str, str] | None:

@@ -10,7 +10,7 @@ from urllib.parse import urlsplit
 
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.cloud.aws import events
-from slurm_plugin.cloud.aws.client import make_client, send
+from slurm_plugin.cloud.aws.client import make_client, make_session, send
 from slurm_plugin.cloud.aws.errors import ApiError
 from slurm_plugin.cloud.mailbox import Message
 from slurm_plugin.config import AwsProvider
@@ -66,5 +66,5 @@ class Queue:
             if self._client is None:
                 # The URL's own host: a queue may be reached by an endpoint of the site's network.
                 host = urlsplit(self.url)
-                self._client = make_client(self._config, "sqs", f"{host.scheme}://{host.netloc}", TIMEOUT)
+                self._client = make_client(make_session(self._config), "sqs", f"{host.scheme}://{host.netloc}", TIMEOUT)
             return self._client
