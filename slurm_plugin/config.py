@@ -24,6 +24,7 @@ from pydantic import (
 from job_wrapper.errors import StoreRefused
 from job_wrapper.store.open import scheme_of
 from slurm_plugin.cloud.provider import Offering
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config_faults import explain, read_yaml
 from slurm_plugin.config_placement import Placement
 from slurm_plugin.config_providers import (
@@ -164,6 +165,11 @@ class NodeSet(Model):
     def node_names(self) -> tuple[str, ...]:
         """The names, expanded."""
         return expand(self.nodes)
+
+    @property
+    def size(self) -> MachineSize:
+        """What its nodes have by their line in slurm.conf."""
+        return MachineSize(self.cpus, self.memory_mb, self.gpus.count if self.gpus else 0)
 
 
 class PartitionConfig(Model):

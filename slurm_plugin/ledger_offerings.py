@@ -6,6 +6,7 @@ import math
 from collections.abc import Callable, Mapping
 from typing import Any
 
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.ledger_file import LedgerFile
 from slurm_plugin.placement import Experience, OfferingState, cleared, reclaimed
 
@@ -86,6 +87,18 @@ class OfferingsLedger(LedgerFile):
             for offering_id, price in prices.items():
                 if not math.isclose(known.get(offering_id, -1.0), price):
                     self._do("INSERT OR REPLACE INTO prices VALUES (?,?,?)", offering_id, self._clock(), price)
+
+    def note_sizes(self, sizes: Mapping[str, MachineSize]) -> None:
+        """What the clouds say of offerings' machines, by offering id."""
+        with self.batch():
+            for offering_id, size in sizes.items():
+                row = (offering_id, self._clock(), size.cpus, size.memory_mb, size.gpus)
+                self._do("INSERT OR REPLACE INTO sizes VALUES (?,?,?,?,?)", *row)
+
+    def sizes(self, since: float = 0.0) -> dict[str, MachineSize]:
+        """What is known of offerings' machines, by offering id; only what was told after ``since`` (Unix seconds)."""
+        rows = self._rows("SELECT offering_id, cpus, memory_mb, gpus FROM sizes WHERE time>=?", since)
+        return {row[0]: MachineSize(*row[1:]) for row in rows}
 
     def live_prices(self, at: float | None = None) -> dict[str, float]:
         """The newest live price of each offering, or the one that held at a moment (the first known, if it lies before all)."""

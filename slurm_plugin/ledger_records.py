@@ -21,6 +21,8 @@ CREATE TABLE IF NOT EXISTS offerings (
 CREATE TABLE IF NOT EXISTS settings (offering_id TEXT PRIMARY KEY, digest TEXT NOT NULL);
 CREATE TABLE IF NOT EXISTS prices (
   offering_id TEXT NOT NULL, time REAL NOT NULL, price REAL NOT NULL, PRIMARY KEY (offering_id, time));
+CREATE TABLE IF NOT EXISTS sizes (
+  offering_id TEXT PRIMARY KEY, time REAL NOT NULL, cpus INTEGER NOT NULL, memory_mb INTEGER NOT NULL, gpus INTEGER NOT NULL);
 CREATE TABLE IF NOT EXISTS notices (
   notice_id TEXT PRIMARY KEY, node TEXT NOT NULL, launch_id TEXT NOT NULL, offering_id TEXT NOT NULL, deadline REAL,
   source TEXT NOT NULL, first_seen REAL NOT NULL, state TEXT NOT NULL);

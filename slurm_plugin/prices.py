@@ -1,4 +1,4 @@
-"""What machines cost: a table that the administrator gives, live spot prices where a provider tells them, and what a run cost by them. Pure
+"""What machines cost: a table that the administrator gives, live prices where a cloud tells them, and what a run cost by them. Pure
 but for reading the file.
 
 Prices are of one machine an hour. None means unknown, and is never taken for nothing.
@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import datetime as dt
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 
@@ -82,14 +82,20 @@ class Priced:
 
 
 def priced(offering: Offering, table: PriceTable | None, live: Mapping[str, float]) -> Priced | None:
-    """What an offering costs, as far as it is known. Live prices are a cloud's spot prices."""
-    if offering.market is Market.SPOT and offering.id in live:
+    """What an offering costs, as far as it is known. ``live``: what its cloud tells, by offering id."""
+    if offering.id in live:
         return Priced(live[offering.id], "live")
     found = table.price(offering) if table else None
     if found is not None:
         return Priced(found, "table")
-    bound = table.price(offering, Market.ON_DEMAND) if table and offering.market is Market.SPOT else None
+    bound = on_demand(offering, table, live) if offering.market is Market.SPOT else None
     return Priced(bound, "on-demand") if bound is not None else None
+
+
+def on_demand(offering: Offering, table: PriceTable | None, live: Mapping[str, float]) -> float | None:
+    """What the offering's machine costs on demand."""
+    found = priced(replace(offering, market=Market.ON_DEMAND), table, live)
+    return found.price if found else None
 
 
 def price_list(offerings: Iterable[Offering], table: PriceTable | None, live: Mapping[str, float]) -> dict[str, float]:
@@ -109,12 +115,12 @@ class Cost:
 
 
 def cost(hours: float, offering_id: str, table: PriceTable | None, live: Mapping[str, float]) -> Cost:
-    """Of one attempt on one offering. ``live``: spot prices as they were then."""
+    """Of one attempt on one offering. ``live``: prices as they were then."""
     offering = offering_of(offering_id)
     if offering is None:
         return Cost(hours, None, None)
     now = priced(offering, table, live)
-    usual = table.price(offering, Market.ON_DEMAND) if table else None
+    usual = on_demand(offering, table, live)
     return Cost(
         hours,
         None if now is None or now.source == "on-demand" else now.price * hours,

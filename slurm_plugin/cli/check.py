@@ -13,6 +13,7 @@ import typer
 from job_wrapper.errors import SpotburstError
 from job_wrapper.store import open_store
 from slurm_plugin.cli import output
+from slurm_plugin.cli.instance_types import instance_types
 from slurm_plugin.cli.source import ConfigOption, JsonOption
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.slurm.cli import CliClient
@@ -34,7 +35,7 @@ class Finding:
 def command(config: ConfigOption = None, json: JsonOption = False) -> None:
     """Look whether all is set up as it must be.
 
-    burst.yaml, slurm.conf, slurmctld, the manager, the checkpoint store. Ends with 1 if anything is wrong.
+    burst.yaml, slurm.conf, slurmctld, the manager, the checkpoint store, the size of instance types. Ends with 1 if anything is wrong.
     """
     found = list(findings(config))
     if json:
@@ -62,6 +63,9 @@ def findings(path: Path | None) -> Iterator[Finding]:
     yield _tried("state_dir", lambda: _state_dir(config.state_dir))
     yield _tried("manager", lambda: _manager(config.state_dir))
     yield _tried("checkpoint store", lambda: _store(config))
+    types = _tried("instance types", lambda: instance_types(config) or "")
+    if types.detail:
+        yield types
 
 
 def _tried(what: str, look: Callable[[], str]) -> Finding:

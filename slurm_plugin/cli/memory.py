@@ -7,6 +7,7 @@ import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import Ledger
@@ -26,10 +27,11 @@ class Remembered:
     waits: Mapping[int, float] = field(default_factory=dict)
     table: PriceTable | None = None
     missing: str = ""
+    sizes: Mapping[str, MachineSize] = field(default_factory=dict)
 
     @property
     def currency(self) -> str:
-        """Of all prices. Clouds tell spot prices in US dollars."""
+        """Of all prices. Clouds tell theirs in US dollars."""
         return self.table.currency if self.table else "USD"
 
 
@@ -46,7 +48,9 @@ def remembered(config: Config) -> Remembered:
             for (name, kind), counter in ledger.counters().items()
             if kind == WAITING
         }
-        return Remembered(ledger.offerings(), ledger.experience(), ledger.live_prices(), waits, table, fault)
+        return Remembered(
+            ledger.offerings(), ledger.experience(), ledger.live_prices(), waits, table, fault, ledger.sizes()
+        )
     except sqlite3.Error as error:
         return Remembered(table=table, missing=f"the ledger can't be read: {error}")
     finally:

@@ -14,6 +14,7 @@ from job_wrapper.errors import UsageError
 from slurm_plugin.cli import output
 from slurm_plugin.cli.memory import Remembered, remembered
 from slurm_plugin.cli.source import ConfigOption, JsonOption, needed_settings
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, NodeSet
 from slurm_plugin.placement import Knowledge, Need, Passed, plan
 from slurm_plugin.prices import Priced, priced
@@ -32,7 +33,7 @@ class Row:
     place: int | None
     offering: str
     state: str
-    """``ready``, ``last`` (its zone was reclaimed a short while ago) or why it is passed over: ``cooling``, ``stopped``, ``blocked``, ``excluded``."""
+    """``ready``, ``last`` (its zone was reclaimed a short while ago) or why it is passed over: ``cooling``, ``stopped``, ``blocked``, ``excluded``, ``too small``."""
     until: float | None
     """Unix seconds at which it may be asked again; None where that is now, or never by itself."""
     price: float | None
@@ -46,6 +47,8 @@ class Row:
     reclaims: int
     refusals: int
     why: str
+    machine: MachineSize | None
+    """What its machine has by its cloud's description; None where that is not known."""
 
 
 def rows(config: Config, nodeset: NodeSet, known: Remembered, need: Need, now: float) -> list[Row]:
@@ -53,9 +56,12 @@ def rows(config: Config, nodeset: NodeSet, known: Remembered, need: Need, now: f
     offerings = config.offerings_of(nodeset)
     costs = {o.id: priced(o, known.table, known.live) for o in offerings}
     knowledge = Knowledge(
-        {id_: price.price for id_, price in costs.items() if price is not None}, known.seen, config.gpus_of(nodeset)
+        {id_: price.price for id_, price in costs.items() if price is not None},
+        known.seen,
+        config.gpus_of(nodeset),
+        known.sizes,
     )
-    found = plan(offerings, known.states, now, (), config.rules_of(nodeset), need, knowledge)
+    found = plan(offerings, known.states, now, (), config.rules_of(nodeset), need, knowledge, nodeset.size)
     by_id = {o.id: o for o in offerings}
     listed = []
     passed = {choice.offering_id: choice for choice in found.passed}
@@ -78,6 +84,7 @@ def rows(config: Config, nodeset: NodeSet, known: Remembered, need: Need, now: f
                 reclaims=seen.reclaims if seen else 0,
                 refusals=seen.refusals if seen else 0,
                 why=choice.why if choice else "its zone was reclaimed a short while ago" if last else "",
+                machine=known.sizes.get(id_),
             )
         )
     return listed

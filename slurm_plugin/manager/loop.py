@@ -14,6 +14,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.describing import Describing
 from slurm_plugin.manager.hearing import Hearing
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
@@ -48,11 +49,12 @@ class Loop:
         runs: RunReader | None = None,
         sweeper: Sweeper | None = None,
         pricing: Pricing | None = None,
+        describing: Describing | None = None,
         hearing: Hearing | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.reach, self.runs = reach, runs
-        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing) if part is not None]
+        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing, describing) if part is not None]
 
     @classmethod
     def build(cls, config: Config) -> Loop:
@@ -90,8 +92,9 @@ class Loop:
             )
         sweeper = Sweeper(config.cluster, lambda: _store(config), config.checkpoints.keep_ended, once)
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
+        describing = Describing(tuple(policy.offerings.values()), lanes, ledger, once)
         applier = Applier(client, ledger, launcher, once)
-        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, hearing)
+        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, describing, hearing)
 
     def stop(self) -> None:
         """End after the present pass. Safe in a signal handler."""

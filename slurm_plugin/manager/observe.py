@@ -159,7 +159,10 @@ class Observer:
             prices = price_list(self.policy.offerings.values(), self.prices, self.ledger.live_prices())
             rated = any(facts.rules.policy is Order.MOST_AVAILABLE for facts in self.policy.nodesets.values())
             seen = self.ledger.experience() if rated else {}
-            self.memory.known, self.memory.known_at = Knowledge(prices, seen, self.policy.gpus), now
+            self.memory.known, self.memory.known_at = (
+                Knowledge(prices, seen, self.policy.gpus, self.ledger.sizes()),
+                now,
+            )
         return self.memory.known
 
     # --- clouds -------------------------------------------------------------------------------------------------------

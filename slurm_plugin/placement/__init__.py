@@ -1,7 +1,7 @@
 """Which offering next, and why not the others. Pure.
 
-``cooling`` is what is remembered of an offering, ``rate`` what experience makes it likely to be taken back, ``rules`` what an administrator
-allows and prefers, ``choose`` the choice itself.
+``cooling`` is what is remembered of an offering, ``rate`` what experience makes it likely to be taken back, ``fit`` whether its machines are
+large enough, ``rules`` what an administrator allows and prefers, ``choose`` the choice itself.
 """
 
 from slurm_plugin.placement.choose import SHORT_WAIT, Choice, Knowledge, Passed, Plan, describe, excluded, plan
@@ -18,6 +18,7 @@ from slurm_plugin.placement.cooling import (
     refused,
     same_zone,
 )
+from slurm_plugin.placement.fit import too_small
 from slurm_plugin.placement.rate import Experience, interruption_rate
 from slurm_plugin.placement.rules import Interruptible, Need, Order, Rules, Stance, stance
 
@@ -49,4 +50,5 @@ __all__ = [
     "refused",
     "same_zone",
     "stance",
+    "too_small",
 ]

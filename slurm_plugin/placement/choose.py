@@ -8,7 +8,9 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.placement.cooling import OfferingState
+from slurm_plugin.placement.fit import too_small
 from slurm_plugin.placement.rate import Experience, interruption_rate
 from slurm_plugin.placement.rules import Interruptible, Need, Order, Rules, Stance, stance
 
@@ -27,6 +29,8 @@ class Passed(Enum):
     """Refused for a quota that may free up."""
     PERMANENT = "blocked"
     """Refused for what no waiting helps."""
+    SMALL = "too small"
+    """Its machine is smaller than the node that it is to be."""
     SILENT = "unreachable"
     """Its provider does not answer."""
     RULE = "excluded"
@@ -67,11 +71,12 @@ class Plan:
 
 @dataclass(frozen=True, slots=True)
 class Knowledge:
-    """What else is known of offerings, by id: price of one machine an hour, experience, and GPU type."""
+    """What else is known of offerings, by id: price of one machine an hour, experience, GPU type, and the size of their machines."""
 
     prices: Mapping[str, float] = field(default_factory=dict)
     seen: Mapping[str, Experience] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
+    sizes: Mapping[str, MachineSize] = field(default_factory=dict)
 
     def rate(self, offering: Offering) -> float:
         """Estimated interruptions a machine hour."""
@@ -90,8 +95,12 @@ def plan(
     rules: Rules = AS_LISTED,
     need: Need = ANY_JOB,
     known: Knowledge | None = None,
+    node: MachineSize | None = None,
 ) -> Plan:
-    """Order the offerings of a nodeset. ``silent_providers`` do not answer: their offerings wait, and nothing is concluded."""
+    """Order the offerings of a nodeset. ``silent_providers`` do not answer: their offerings wait, and nothing is concluded.
+
+    ``node``: what the nodeset's nodes have by their line in slurm.conf; None: any machine will do.
+    """
     known = known or Knowledge()
     how, why = stance(rules, need, now)
     ready: list[tuple[tuple[object, ...], str]] = []
@@ -101,6 +110,8 @@ def plan(
         against = excluded(offering, rules, known) or _not_yet(offering, rules, need, how, why, now)
         if against:
             passed.append(against if isinstance(against, Choice) else _ruled_out(offering, against))
+        elif small := too_small(known.sizes.get(offering.id), node):
+            passed.append(Choice(offering.id, small, math.inf, Passed.SMALL))
         elif offering.provider in silent_providers:
             passed.append(Choice(offering.id, f"{offering.provider} does not answer", now, Passed.SILENT))
         elif state.ready_at() > now:

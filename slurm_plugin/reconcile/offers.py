@@ -39,7 +39,14 @@ class Offers:
         if found is None:
             facts, view = self.view.policy.nodesets[nodeset], self.view
             found = plan(
-                facts.offerings, view.offerings, view.now, view.silent_providers, facts.rules, need, view.known
+                facts.offerings,
+                view.offerings,
+                view.now,
+                view.silent_providers,
+                facts.rules,
+                need,
+                view.known,
+                facts.shape.size,
             )
             self._plans[nodeset, need] = found
         return found

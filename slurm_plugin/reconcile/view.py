@@ -6,6 +6,7 @@ from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from slurm_plugin.cloud.provider import Instance, Offering
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, NodeSet
 from slurm_plugin.ledger_records import Counter, Intent, OpenNotice, Replacement, SeenJob
 from slurm_plugin.placement import Knowledge, OfferingState, Rules
@@ -22,6 +23,11 @@ class Shape:
     memory_mb: int
     gpus: int
     features: frozenset[str]
+
+    @property
+    def size(self) -> MachineSize:
+        """What its machine must have."""
+        return MachineSize(self.cpus, self.memory_mb, self.gpus)
 
     def holds(self, other: Shape) -> bool:
         """Whether whatever ran on ``other`` runs here too. Features are looked at by job, not here."""

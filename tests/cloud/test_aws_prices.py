@@ -14,7 +14,7 @@ def test_prices_of_zones_and_of_any_zone(ec2: Ec2Stage) -> None:
     here, there = ec2.offering(), ec2.offering(zone="eu-west-1b")
     anywhere = dataclasses.replace(here, zone="any")
     unknown = ec2.offering(instance_type="no.such-type")
-    prices = ec2.provider.spot_prices([here, there, anywhere, unknown])
+    prices = ec2.provider.prices([here, there, anywhere, unknown])
     assert set(prices) == {here.id, there.id, anywhere.id}
     assert all(price > 0 for price in prices.values())
     assert prices[anywhere.id] == min(prices[here.id], prices[there.id])

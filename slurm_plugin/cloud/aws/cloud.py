@@ -14,7 +14,7 @@ from typing import Any, TypeVar
 from slurm_plugin import render
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet as fleets
-from slurm_plugin.cloud.aws import gangs, listing, names, prices, template
+from slurm_plugin.cloud.aws import gangs, listing, names, prices, sizes, template
 from slurm_plugin.cloud.aws.client import Ec2
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
@@ -29,6 +29,7 @@ from slurm_plugin.cloud.provider import (
     RefusalKind,
     Refused,
 )
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import AwsProvider, Config
 from slurm_plugin.errors import CloudUnavailable, ConfigError
 
@@ -120,10 +121,18 @@ class AwsCloud:
         """See ``SendsMessages``: the queue of EventBridge's events."""
         return Queue(self.config, self.config.events_queue, self.clock) if self.config.events_queue else None
 
-    def spot_prices(self, offerings: Collection[Offering]) -> dict[str, float]:
-        """US dollars an hour by offering id, as they are now. Raises ``CloudUnavailable``."""
+    def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
+        """See ``TellsPrices``: of spot machines."""
+        spot = [offering for offering in offerings if offering.market is Market.SPOT]
         try:
-            return prices.spot_prices(self.ec2, offerings, tuple(self.config.subnets))
+            return prices.spot_prices(self.ec2, spot, tuple(self.config.subnets))
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def machine_sizes(self, offerings: Collection[Offering]) -> dict[str, MachineSize]:
+        """See ``DescribesTypes``."""
+        try:
+            return sizes.machine_sizes(self.ec2, offerings)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
 

@@ -6,6 +6,7 @@ from collections.abc import Collection, Mapping
 from datetime import datetime, timezone
 
 from slurm_plugin.cloud.aws.client import Ec2
+from slurm_plugin.cloud.aws.fleet import instance_types
 from slurm_plugin.cloud.provider import Offering
 from slurm_plugin.config_providers import ANY_ZONE
 
@@ -14,8 +15,8 @@ TYPES_A_CALL = 50
 
 
 def spot_prices(ec2: Ec2, offerings: Collection[Offering], zones: Collection[str]) -> dict[str, float]:
-    """US dollars an hour by offering id; of an offering of any zone, the cheapest of ``zones``. Raises ``ApiError``."""
-    types = sorted({offering.instance_type for offering in offerings})
+    """US dollars an hour by offering id; of several types or zones (``zones`` where it is any), the cheapest. Raises ``ApiError``."""
+    types = sorted({name for offering in offerings for name in instance_types(offering)})
     newest: dict[tuple[str, str], float] = {}
     for start in range(0, len(types), TYPES_A_CALL):
         # From now on: EC2 then gives the price that holds now, one a type and zone.
@@ -33,5 +34,5 @@ def spot_prices(ec2: Ec2, offerings: Collection[Offering], zones: Collection[str
 
 def _of(offering: Offering, newest: Mapping[tuple[str, str], float], zones: Collection[str]) -> float | None:
     where = zones if offering.zone in ANY_ZONE else [offering.zone]
-    prices = [newest[offering.instance_type, zone] for zone in where if (offering.instance_type, zone) in newest]
-    return min(prices, default=None)
+    found = (newest.get((name, zone)) for name in instance_types(offering) for zone in where)
+    return min((price for price in found if price is not None), default=None)

@@ -20,7 +20,8 @@ from slurm_plugin.cloud.backoff import Backoff, Paused
 from slurm_plugin.config import AzureProvider
 
 TIMEOUT = 8.0
-"""Seconds for one answer; all calls here answer at once."""
+"""Seconds for one answer; all calls here but one answer at once."""
+LONG_TIMEOUT = 60.0
 READ_PATIENCE = 6.0
 WRITE_PATIENCE = 8.0
 """Seconds that a call may spend waiting for the shared pause (manager/lane.py waits 10 s and 15 s)."""
@@ -76,16 +77,26 @@ class Arm:
                 machine.setdefault("properties", {})["instanceView"] = view
         return machines
 
+    def skus(self) -> list[dict[str, Any]]:
+        """What can be had in the region, of all kinds: a long list, that takes Azure many seconds."""
+        here = f"location eq '{self.config.region}'"
+
+        def listed() -> list[dict[str, Any]]:
+            found = self._client().resource_skus.list(filter=here, read_timeout=LONG_TIMEOUT)
+            return [sku.as_dict() for sku in found]
+
+        return list(self._paced(self._reads, READ_PATIENCE, listed))
+
     def _read(self, work: Callable[[Any], Any]) -> Any:
-        return self._paced(self._reads, READ_PATIENCE, work)
+        return self._paced(self._reads, READ_PATIENCE, lambda: work(self._client().virtual_machines))
 
     def _write(self, work: Callable[[Any], Any]) -> Any:
-        return self._paced(self._writes, WRITE_PATIENCE, work)
+        return self._paced(self._writes, WRITE_PATIENCE, lambda: work(self._client().virtual_machines))
 
-    def _paced(self, pace: Backoff, patience: float, work: Callable[[Any], Any]) -> Any:
+    def _paced(self, pace: Backoff, patience: float, work: Callable[[], Any]) -> Any:
         def once() -> Any:
             try:
-                return _sorted(lambda: work(self._machines_client()))
+                return _sorted(work)
             except ApiError as error:
                 if error.status == 429 and error.retry_after:
                     pace.throttled(error.retry_after)
@@ -96,7 +107,7 @@ class Arm:
         except Paused as error:
             raise ApiError("TooManyRequests", str(error), 429) from None
 
-    def _machines_client(self) -> Any:
+    def _client(self) -> Any:
         with self._lock:
             if self._made is None:
                 # Our own pause is shared by all callers; the library's retries would be each caller's own.
@@ -110,7 +121,7 @@ class Arm:
                     from azure.identity import DefaultAzureCredential
 
                     client = ComputeManagementClient(DefaultAzureCredential(), self.config.subscription, **options)
-                self._made = client.virtual_machines
+                self._made = client
             return self._made
 
 

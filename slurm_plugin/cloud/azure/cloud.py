@@ -7,17 +7,27 @@ second one. Whether capacity is there shows some seconds later in the machine it
 from __future__ import annotations
 
 import contextlib
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from job_wrapper.node_config import NodeConfig
 from slurm_plugin.cloud.azure import shape
+from slurm_plugin.cloud.azure.catalog import Catalog
 from slurm_plugin.cloud.azure.client import Arm
 from slurm_plugin.cloud.azure.errors import CREATING, NAME_IN_USE, NO_ANSWER, ApiError, most_telling
 from slurm_plugin.cloud.azure.journal import KEEP, Journal, Note
 from slurm_plugin.cloud.azure.shape import Machine
 from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
-from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, RefusalKind, Refused
+from slurm_plugin.cloud.provider import (
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    Offering,
+    RefusalKind,
+    Refused,
+)
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import AzureProvider, Config
 from slurm_plugin.errors import CloudUnavailable
 from slurm_plugin.render import cloud_init
@@ -36,6 +46,7 @@ class AzureCloud(NamedCloud[AzureProvider]):
 
     def _open(self, journal: Path) -> None:
         self.api = Arm(self.config)
+        self._catalog = Catalog(self.api)
         self.journal = Journal(journal)
 
     def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
@@ -79,6 +90,17 @@ class AzureCloud(NamedCloud[AzureProvider]):
         return [m.instance() for m in machines] + [
             m.instance(InstanceState.PENDING if m.state in starting else None) for m in unlisted
         ]
+
+    def machine_sizes(self, offerings: Collection[Offering]) -> dict[str, MachineSize]:
+        """See ``DescribesTypes``."""
+        try:
+            return self._catalog.sizes(offerings)
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
+        """See ``TellsPrices``."""
+        return self._catalog.prices(offerings)
 
     # Launching.
 

@@ -111,6 +111,16 @@ class Gce:
         answer = self._read(compute_v1.RegionsClient, "get", request)
         return sorted(str(url).rsplit("/", 1)[-1] for url in answer.zones)
 
+    def machine_type(self, zone: str, name: str) -> Any:
+        """As the zone has it; None where it has none of that name."""
+        request = compute_v1.GetMachineTypeRequest(project=self.config.project, zone=zone, machine_type=name)
+        try:
+            return self._read(compute_v1.MachineTypesClient, "get", request)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
+
     # Inside.
 
     def _read(self, client: type, method: str, request: Any) -> Any:

@@ -8,18 +8,29 @@ from __future__ import annotations
 
 import contextlib
 import time
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.gcp import shape
+from slurm_plugin.cloud.gcp.catalog import Catalog
 from slurm_plugin.cloud.gcp.client import Gce, has_notice
 from slurm_plugin.cloud.gcp.errors import NAME_IN_USE, NO_ANSWER, RUNNING, ApiError, most_telling
 from slurm_plugin.cloud.gcp.journal import KEEP, Call, Journal, request_id
 from slurm_plugin.cloud.gcp.shape import Machine
 from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
-from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, LaunchRequest, Market, RefusalKind, Refused
+from slurm_plugin.cloud.provider import (
+    Instance,
+    InstanceState,
+    Launched,
+    LaunchRequest,
+    Market,
+    Offering,
+    RefusalKind,
+    Refused,
+)
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, GcpProvider
 from slurm_plugin.config_providers import ANY_ZONE
 from slurm_plugin.errors import CloudUnavailable
@@ -46,6 +57,7 @@ class GcpCloud(NamedCloud[GcpProvider]):
     def _open(self, journal: Path) -> None:
         self.api = Gce(self.config)
         self.journal = Journal(journal)
+        self._catalog = Catalog(self.api)
         self._notice = has_notice()
         self._ending: dict[int, float] = {}
 
@@ -103,6 +115,20 @@ class GcpCloud(NamedCloud[GcpProvider]):
         return [m.instance(self._told(m)) for m in machines] + [
             m.instance(InstanceState.PENDING if m.state in starting else None) for m in unlisted
         ]
+
+    def machine_sizes(self, offerings: Collection[Offering]) -> dict[str, MachineSize]:
+        """See ``DescribesTypes``."""
+        try:
+            return self._catalog.sizes(offerings)
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
+        """See ``TellsPrices``."""
+        try:
+            return self._catalog.prices(offerings)
+        except ApiError as error:
+            raise CloudUnavailable(f"{self.name}: {error}") from error
 
     def _told(self, machine: Machine) -> InstanceState | None:
         """A spot machine that stops, and that nobody here has ended, is being preempted; Compute Engine has no other word for it."""
