@@ -72,6 +72,8 @@ class Site:
     first_job_id: int = 1
     debug: str = "info"
     debug_flags: tuple[str, ...] = field(default=())
+    more: tuple[str, ...] = ()
+    """Lines after all others. Of a word that stands twice Slurm takes the last."""
 
 
 def parse_version(text: str) -> Version:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import os
 import re
-import secrets
 import shutil
 import signal
 import socket
@@ -26,14 +25,14 @@ from slurm_plugin.cloud.local.host import find_command, require
 from slurm_plugin.cloud.local.state import Process, read_json, write_json
 from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import LocalCloudError
+from slurm_plugin.local_cluster import accounting
 from slurm_plugin.local_cluster.daemons import Daemons
+from slurm_plugin.local_cluster.munge import Munge
 from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
 from slurm_plugin.slurm.client import SlurmClient
 
 COMMANDS = ("ip", "bridge", "unshare", "slurmd", "slurmctld", "munged", "sinfo", "scontrol", "sbatch", "srun")
-_SOCKET_LIMIT = 107
-"""Longest path of a Unix socket on Linux, bytes."""
 
 
 class LocalCluster:
@@ -46,11 +45,13 @@ class LocalCluster:
         *,
         manager: bool = True,
         slurm_root: Path | None = None,
+        with_accounting: bool = False,
         **site: Any,
     ) -> None:
         """``settings`` as burst.yaml has them (``default_settings``); folders, bridge and subnet are filled in.
 
-        ``manager=False`` runs none: nodes then boot only by calls of the provider. ``slurm_root``: prefix of another Slurm.
+        ``manager=False`` runs none: nodes then boot only by calls of the provider. ``slurm_root``: prefix of another Slurm
+        (``bin``, ``sbin``, its plugins in ``lib/slurm``). ``with_accounting``: a slurmdbd with a MariaDB of its own.
         ``site``: fields of ``render.Site`` to set, such as ``min_job_age=5`` or ``debug_flags=("Power",)``.
         """
         self.root = root.resolve()
@@ -58,6 +59,9 @@ class LocalCluster:
         self.with_manager = manager
         self.slurm_root = slurm_root
         self.daemons = Daemons(self.root)
+        self.munge = Munge(self.root)
+        self.with_accounting = with_accounting
+        self._accounting: accounting.Accounting | None = None
         self._site = site
         self._config: Config | None = None
         self._handlers: dict[int, Any] = {}
@@ -130,13 +134,14 @@ class LocalCluster:
 
         Raises ``LocalCloudError`` when it can't run here or runs already; nothing is left behind then.
         """
-        require(COMMANDS, self.slurm_root)
+        require((*COMMANDS, *(accounting.COMMANDS if self.with_accounting else ())), self.slurm_root)
         if self.daemons.alive("slurmctld"):
             raise LocalCloudError(f"a cluster runs in {self.root} already: spotburst local down {self.root}")
         self.stop()
         try:
             self._prepare()
             self.start_munged()
+            self._start_accounting()
             self.start_slurmctld()
             if self.with_manager:
                 self.start_manager()
@@ -153,12 +158,12 @@ class LocalCluster:
         destroy_all(self._state_dir())
         for text, path in tails:
             path.write_text(text, encoding="utf-8")
-        self.daemons.stop("slurmctld")
-        self.daemons.stop("munged")
+        for name in ("slurmctld", *accounting.DAEMONS, "munged"):
+            self.daemons.stop(name)
         for stray in self.daemons.strays():
             stray.end(patience=5.0)
         (self.daemons.notes / "owner.json").unlink(missing_ok=True)
-        self._remove_socket_folder()
+        self.munge.remove_short_folder()
         self._config = None
 
     def __enter__(self) -> LocalCluster:
@@ -206,6 +211,8 @@ class LocalCluster:
         self._config = load_config(self.config_path)
         network.address_bridge(bridge, subnet.network_address + 1, subnet.prefixlen)
         version = self.version()
+        if self.with_accounting:
+            self._accounting = accounting.Accounting(self.root, str(subnet.network_address + 1))
         site = render.Site(
             control_host=socket.gethostname().split(".")[0],
             control_address=str(subnet.network_address + 1),
@@ -213,9 +220,9 @@ class LocalCluster:
             log_dir=self.log,
             run_dir=self.root / "run",
             control_port=free_port(16800 + subnet.network_address.packed[2]),
-            munge_socket=self._munge_socket(),
+            munge_socket=self.munge.socket,
             first_job_id=self._first_job_id(),
-            **self._site,
+            **{**self._site, "more": (*self._lines(), *self._site.get("more", ()))},
         )
         programs = render.Programs.beside_python()
         for program in (programs.resume, programs.suspend, programs.resume_fail):
@@ -234,19 +241,23 @@ class LocalCluster:
 
     def start_munged(self) -> None:
         """Authentication of this cluster alone: a key and a socket of its own."""
-        key = self.etc / "munge.key"
-        if not key.exists():
-            key.touch(mode=0o400)
-            key.write_bytes(secrets.token_bytes(128))
-        place = self._munge_socket()
-        place.parent.mkdir(mode=0o755, parents=True, exist_ok=True)
-        run = self.root / "run"
-        command = [
-            *(self._command("munged"), "--foreground", "--force", "--num-threads=2", f"--socket={place}"),
-            *(f"--key-file={key}", f"--pid-file={run / 'munged.pid'}", f"--seed-file={run / 'munged.seed'}"),
-        ]
+        command = self.munge.command(self._command("munged"))
         self.daemons.start("munged", command, self.environment, self.log / "munged.log")
-        self.wait_for(place.exists, 10, "munged's socket", alive="munged")
+        self.wait_for(self.munge.socket.exists, 10, "munged's socket", alive="munged")
+
+    def _start_accounting(self) -> None:
+        made = self._accounting
+        if made is None:
+            return
+        made.prepare(self._command("mariadb-install-db"), self.environment, self.munge.socket, self._plugins())
+        daemons = (
+            ("mariadbd", made.mariadbd(self._command("mariadbd")), made.database_ready),
+            ("slurmdbd", [self._command("slurmdbd"), "-D"], made.ready),
+        )
+        for name, command, ready in daemons:
+            self.daemons.start(name, command, self.environment, self.log / f"{name}.out")
+            self.wait_for(ready, 30, f"{name} to be ready", alive=name)
+        self.run("sacctmgr", "-i", "add", "cluster", self.config.cluster)
 
     def start_slurmctld(self) -> None:
         """Also to start it again after ``kill_slurmctld``."""
@@ -342,6 +353,17 @@ class LocalCluster:
 
     # Inside.
 
+    def _plugins(self) -> Path | None:
+        """Of another Slurm; its own default may be a folder of this host's."""
+        folder = self.slurm_root / "lib" / "slurm" if self.slurm_root else None
+        return folder if folder is not None and folder.is_dir() else None
+
+    def _lines(self) -> list[str]:
+        """What this cluster's slurm.conf has beside the template's."""
+        plugins = self._plugins()
+        made = self._accounting
+        return [*([f"PluginDir={plugins}"] if plugins else []), *(made.slurm_conf(self.munge.socket) if made else ())]
+
     def _command(self, name: str) -> str:
         found = find_command(name, self.slurm_root)
         if found is None:
@@ -373,25 +395,3 @@ class LocalCluster:
             found = re.search(r"NEXT_JOB_ID\s*=\s*(\d+)", self.run("scontrol", "show", "config", check=False))
             if found:
                 write_json(self.root / "run" / "job_ids.json", {"next": int(found[1]), "exact": True})
-
-    def _munge_socket(self) -> Path:
-        """In ``run``, or in a short folder of /tmp where that path would be too long for a socket."""
-        inside = self.root / "run" / "munge.socket"
-        return inside if len(os.fsencode(inside)) + 5 <= _SOCKET_LIMIT else self._socket_folder() / "munge.socket"
-
-    def _socket_folder(self) -> Path:
-        note = self.root / "run" / "sockets.json"
-        known = read_json(note)
-        if known is None:
-            folder = Path("/tmp") / f"spotburst-{secrets.token_hex(6)}"  # noqa: S108 - an unguessable name, made with mkdir
-            folder.mkdir(mode=0o755)
-            known = {"folder": str(folder)}
-            write_json(note, known)
-        return Path(str(known["folder"]))
-
-    def _remove_socket_folder(self) -> None:
-        note = self.root / "run" / "sockets.json"
-        known = read_json(note)
-        if known is not None:
-            shutil.rmtree(str(known["folder"]), ignore_errors=True)
-            note.unlink()

@@ -69,7 +69,7 @@ class Daemons:
 
     def strays(self) -> list[Process]:
         """Daemons of this cluster found by their command line: also when the notes are lost."""
-        known = ("munged", "slurmctld", "spotburst")
+        known = ("munged", "slurmctld", "mariadbd", "spotburst")
         found = []
         for entry in Path("/proc").iterdir():
             if not entry.name.isdigit() or int(entry.name) == os.getpid():
@@ -78,7 +78,7 @@ class Daemons:
                 words = (entry / "cmdline").read_bytes().decode(errors="replace").split("\0")
                 mine = any(word == str(self.root) or f"{self.root}/" in word for word in words[1:])
                 program = any(Path(word).name in known for word in words[:2])
-                if mine and program and ("manager" in words or "munged" in words[0] or "slurmctld" in words[0]):
+                if mine and program and ("manager" in words or any(name in words[0] for name in known[:-1])):
                     process = Process.of(int(entry.name))
                     if process is not None:
                         found.append(process)

@@ -37,13 +37,23 @@ def _maker(folder: Path, stack: ExitStack) -> MakeCluster:
         manager: bool = True,
         settings: dict[str, Any] | None = None,
         site: dict[str, Any] | None = None,
+        slurm_root: Path | None = None,
+        with_accounting: bool = False,
         **wanted: Any,
     ) -> LocalCluster:
-        """``wanted`` as in ``default_settings``; ``settings`` replaces it all; ``site`` as in ``render.Site``."""
+        """``wanted`` as in ``default_settings``; ``settings`` replaces it all; ``site`` as in ``render.Site``; the others as ``LocalCluster`` has them."""
         nonlocal made
         made += 1
         plan = settings if settings is not None else default_settings(nodes, **wanted)
-        return stack.enter_context(LocalCluster(folder / f"c{made}", plan, manager=manager, **(site or {})))
+        cluster = LocalCluster(
+            folder / f"c{made}",
+            plan,
+            manager=manager,
+            slurm_root=slurm_root,
+            with_accounting=with_accounting,
+            **(site or {}),
+        )
+        return stack.enter_context(cluster)
 
     return make
 

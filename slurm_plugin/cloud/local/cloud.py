@@ -312,11 +312,14 @@ class LocalCloud(Levers):
             program = "import sys; from job_wrapper.agent import main; sys.exit(main([]))"
             commands.append({"name": "agent", "argv": [sys.executable, "-I", "-c", program], "env": env})
         slurmd = find_command("slurmd", self.slurm_root) or "slurmd"
+        stepd = self.slurm_root / "sbin" / "slurmstepd" if self.slurm_root else None
+        # The place that a slurmd knows by itself may hold this host's own Slurm.
+        another = ["-d", str(stepd)] if stepd is not None and stepd.is_file() else []
         log = str(folder / "slurmd.log")
         commands.append(
             {
                 "name": "slurmd",
-                "argv": [slurmd, "-D", "-b", "-N", node, "-f", str(self.slurm_conf), "-L", log],
+                "argv": [slurmd, "-D", "-b", "-N", node, "-f", str(self.slurm_conf), "-L", log, *another],
                 "env": env,
             }
         )
