@@ -12,7 +12,7 @@ from __future__ import annotations
 import re
 import threading
 import time
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Iterator
 from dataclasses import asdict, dataclass, replace
 from typing import Any
 
@@ -69,8 +69,8 @@ class Board:
         """Put a rank's report ``number``, higher than its last."""
         self._store.put(f"{self._prefix}{report.rank:06d}-{number:08d}.json", seal("report", _fields(report)))
 
-    def news(self, known: dict[int, int]) -> list[Report]:
-        """Each rank's newest report, of those whose number is higher than in ``known``, which is brought up to date.
+    def news(self, known: dict[int, int]) -> Iterator[Report]:
+        """Each rank's newest report, of those whose number is higher than in ``known``, which is brought up to date one by one.
 
         One that is damaged is passed over: its rank will tell more, or not answer a call.
         """
@@ -79,7 +79,6 @@ class Board:
             match = _REPORT.match(info.key.rpartition("/")[2])
             if match is not None:
                 newest[int(match[1])] = max(int(match[2]), newest.get(int(match[1]), -1))
-        found = []
         for rank, number in sorted(newest.items()):
             if number <= known.get(rank, -1):
                 continue
@@ -90,8 +89,7 @@ class Board:
                 report = None
             known[rank] = number
             if report is not None:
-                found.append(report)
-        return found
+                yield report
 
     def call(self, number: int) -> None:
         """Ask all nodes whether they are there."""

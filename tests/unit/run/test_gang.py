@@ -1,0 +1,251 @@
+"""Two real wrappers of one step, as if on two nodes: what one hears reaches the other, and neither takes the other's loss for its own failure."""
+
+from __future__ import annotations
+
+import json
+import random
+import signal
+import subprocess
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from job_wrapper.errors import ExitCode, StoreError
+from job_wrapper.notice.types import Notice
+from job_wrapper.run import events as ev
+from job_wrapper.run.gang import Board, Listening, Report, Telling
+from job_wrapper.run.identity import Identity
+from job_wrapper.store import open_store
+from job_wrapper.store.codec import seal
+from job_wrapper.store.io_types import Kind
+from tests.unit.run.conftest import Room
+
+_QUICK = "from job_wrapper.run import gang; gang.LISTEN_PAUSE = gang.ANSWER_PAUSE = gang.CALL_PAUSE = 0.1; gang.CALL_WAIT = 3.0; "
+
+COUNTING = """
+    import json, pathlib, sys, time
+    import job_wrapper
+    file = pathlib.Path(job_wrapper.state_dir()) / "count"
+    count = int(file.read_text()) if file.exists() else 0
+    job_wrapper.on_request(lambda: file.write_text(str(count)))
+    while count < 100000:
+        count += 1
+        time.sleep(0.01)
+        job_wrapper.requested()
+"""
+
+
+class Two:
+    """Rank 0 on node n1 and rank 1 on n2."""
+
+    def __init__(self, first: Room, folder: Path) -> None:
+        folder.mkdir()
+        second = Room(folder)
+        second.uri, second.fake, second.marked = first.uri, first.fake, True
+        second.node["node"] = "n2"
+        second.processes = first.processes
+        self.rooms = [first, second]
+        for room in self.rooms:
+            room.wrapper = _QUICK + room.wrapper
+
+    def start(self, rank: int, program: str | list[str], *options: str, **environ: str) -> subprocess.Popen[bytes]:
+        where = {"SLURM_PROCID": str(rank), "SLURM_NODEID": str(rank), "SLURM_LOCALID": "0"}
+        step = {"SLURM_STEP_NUM_TASKS": "2", "SLURM_STEP_NUM_NODES": "2", "SLURM_JOB_NUM_NODES": "2"}
+        return self.rooms[rank].start(program, *options, **where, **step, **environ)
+
+    def spoken(self) -> bool:
+        """Rank 1's wrapper has introduced itself."""
+        return any(Path(self.rooms[0].store).rglob("gang/000001-*.json"))
+
+
+@pytest.fixture
+def two(room: Room, tmp_path: Path) -> Two:
+    return Two(room, tmp_path / "second")
+
+
+def test_a_notice_on_the_other_node_makes_rank_0_commit_and_requeue(two: Two) -> None:
+    first, second = two.rooms
+    state = ("--state-dir", str(first.path / "state"))
+    head = two.start(0, COUNTING, *state)
+    other = two.start(1, ["sleep", "100"], *state)
+    first.wait_for(lambda: (first.path / "state").exists() and two.spoken())
+    time.sleep(0.5)
+    second.notice()
+    code, _, said = first.end(head)
+    assert code == ExitCode.REQUEUED, said
+    assert "notice: aws reclaim (n2)" in said
+    assert first.kinds() == ["claim", "commit", "interrupted"]
+    assert first.log()[1].body["notice"]["source_id"] == first.log()[2].body["notice"]["source_id"]
+    assert other.poll() is None, "the other rank stays until Slurm ends it"
+    other.send_signal(signal.SIGTERM)  # as Slurm does once the job is requeued
+    assert first.end(other)[0] == ExitCode.REQUEUED
+    assert first.calls() == ["scontrol requeue 12"], "rank 0 alone has requeued"
+
+
+def test_a_notice_that_is_withdrawn_on_the_other_node_lets_both_go_on(two: Two) -> None:
+    first, second = two.rooms
+    slow = (
+        "import time, job_wrapper; job_wrapper.on_request(lambda: None); time.sleep(100)"  # never comes to a step's end
+    )
+    head = two.start(0, slow, "--state-dir", str(first.path / "state"))
+    other = two.start(1, ["sleep", "100"])
+    first.wait_for(two.spoken)
+    second.notice()
+    store = Path(first.store)
+    first.wait_for(lambda: len(list(store.rglob("gang/000001-*.json"))) == 2)
+    time.sleep(0.5)
+    second.notice_file.unlink()
+    first.wait_for(lambda: len(list(store.rglob("gang/000001-*.json"))) == 3)
+    time.sleep(0.5)
+    assert head.poll() is None and other.poll() is None
+    head.kill()
+    assert "the notice was withdrawn: going on" in first.end(head)[2]
+
+
+def test_a_lost_node_is_told_from_a_program_that_failed(two: Two) -> None:
+    first, _ = two.rooms
+    fails = ["sh", "-c", f"until [ -e {first.path}/lost ]; do sleep 0.05; done; exit 7"]
+    head = two.start(0, fails)
+    other = two.start(1, ["sleep", "100"])
+    first.wait_for(two.spoken)
+    other.kill()
+    (first.path / "lost").touch()
+    code, _, said = first.end(head)
+    assert code == ExitCode.REQUEUED, said
+    assert "n2: lost" in said
+    assert first.kinds() == ["claim", "interrupted"]
+    assert first.log()[-1].body["reason"] == "NodeLost"
+    assert first.calls() == ["scontrol requeue 12"]
+
+
+def test_a_failure_of_all_ranks_is_the_programs_own(two: Two) -> None:
+    first, _ = two.rooms
+    fails = ["sh", "-c", f"until [ -e {first.path}/now ]; do sleep 0.05; done; exit 7"]
+    head, other = two.start(0, fails), two.start(1, fails)
+    first.wait_for(two.spoken)
+    (first.path / "now").touch()
+    assert first.end(head)[0] == 7
+    assert first.end(other)[0] == 7
+    assert first.kinds() == ["claim", "end"]
+    assert first.calls() == []
+
+
+def test_one_rank_that_fails_while_the_step_is_ended_for_it(two: Two) -> None:
+    """As with ``srun --kill-on-bad-exit``: the failed task ends first, then the step is signalled, and the job goes on by Slurm's records."""
+    first, _ = two.rooms
+    head = two.start(0, ["sleep", "100"])
+    other = two.start(1, ["sh", "-c", f"until [ -e {first.path}/now ]; do sleep 0.05; done; exit 7"])
+    first.wait_for(two.spoken)
+    (first.path / "now").touch()
+    assert first.end(other)[0] == 7, "released once no node is lost"
+    head.send_signal(signal.SIGTERM)
+    assert first.end(head)[0] == 7
+    assert first.kinds() == ["claim", "end"]
+    assert first.log()[-1].body["exit_code"] == 7
+
+
+def test_rank_0_killed_leaves_the_requeue_to_the_other_shortly_before_the_deadline(two: Two) -> None:
+    first, second = two.rooms
+    head, other = two.start(0, ["sleep", "100"]), two.start(1, ["sleep", "100"])
+    first.wait_for(two.spoken)
+    head.kill()
+    second.notice(seconds=6.0)
+    assert first.end(other)[0] == ExitCode.REQUEUED
+    assert first.calls() == ["scontrol requeue 12"]
+
+
+# The protocol itself, step by step
+
+
+WHO = Identity("c", "12", "12", 0, 0, 1, 2, 2, step_nodes=2, node_index=1)
+NOTICE = Notice("aws", "reclaim", "x", 1000.0, 1120.0)
+
+
+class Unsure:
+    """A store of which every second call fails, as the dice fall, before or after it is done."""
+
+    def __init__(self, uri: str) -> None:
+        self._store = open_store(uri)
+        self.uri = self._store.uri
+        self._dice = random.Random(1)
+
+    def __getattr__(self, name: str) -> Callable[..., object]:
+        def call(*arguments: object) -> object:
+            if self._dice.random() < 0.25:
+                raise StoreError("away")
+            result = getattr(self._store, name)(*arguments)
+            result = list(result) if name == "list" else result
+            if self._dice.random() < 0.25:
+                raise StoreError("no answer")
+            return result
+
+        return call
+
+
+def test_each_word_arrives_over_a_store_that_fails_every_second_time(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, seconds in (("LISTEN_PAUSE", 0.02), ("ANSWER_PAUSE", 0.02), ("CALL_PAUSE", 0.02), ("RETRY", 0.02)):
+        monkeypatch.setattr(f"job_wrapper.run.gang.{name}", seconds)
+    board = Board(Unsure(f"file://{tmp_path}"), "c/12/main", 1)  # type: ignore[arg-type]
+    heard: list[ev.Event] = []
+    stopping = [False]
+
+    def stopped(seconds: float) -> bool:
+        time.sleep(seconds)
+        return stopping[0]
+
+    telling, listening = Telling(WHO, "n2"), Listening(1)
+    telling.start(board, heard.append, stopped)
+    listening.start(board, heard.append, stopped)
+    try:
+        telling.act(ev.TellNotice(NOTICE))
+        Room.wait_for(lambda: ev.Heard(NOTICE, "n2") in heard)
+        listening.act(ev.CallRoll())
+        Room.wait_for(lambda: ev.RollCalled(()) in heard)
+        telling.act(ev.TellNotice(None))
+        Room.wait_for(lambda: ev.Withdrawn("n2") in heard)
+        telling.act(ev.TellEnded(7, "ProgramFailed"))
+        Room.wait_for(lambda: ev.PeerEnded(1, "n2", 7, "ProgramFailed") in heard)
+        listening.act(ev.Release())
+        Room.wait_for(lambda: [telling.act(ev.LookAtHead())] and ev.HeadSeen(released=True) in heard)
+    finally:
+        stopping[0] = True
+    assert heard.count(ev.Heard(NOTICE, "n2")) == 1
+    assert heard.count(ev.PeerEnded(1, "n2", 7, "ProgramFailed")) == 1
+
+
+@pytest.mark.parametrize(
+    "fields",
+    [
+        {"answers": "many"},
+        {"answers": 0, "ended": "yes"},
+        {"answers": 0, "notice": "{"},
+        {"answers": 0, "notice": {"kind": "reclaim"}},
+        {"answers": 0, "notice": json.dumps({"kind": "flood"})},
+    ],
+)
+def test_a_report_that_makes_no_sense_is_passed_over_and_the_next_one_counts(
+    fields: dict[str, object], tmp_path: Path
+) -> None:
+    board = Board(open_store(f"file://{tmp_path}"), "c/12/main", 1)
+    board.tell(0, Report(1, "n2", speaks=True))
+    (file,) = tmp_path.rglob("gang/*.json")
+    file.write_bytes(seal("report", fields))
+    file.with_name("nonsense.json").write_bytes(b"")
+    known: dict[int, int] = {}
+    assert list(board.news(known)) == []
+    board.tell(1, Report(1, "n2", speaks=True, notice=NOTICE))
+    assert [report.notice for report in board.news(known)] == [NOTICE]
+    assert list(board.news(known)) == []
+
+
+def test_rank_0s_word_is_found_in_the_log_by_epoch(two: Two) -> None:
+    first, _ = two.rooms
+    two.start(0, ["true"]).wait()
+    store = open_store(first.uri, prove=False)
+    assert first.log()[-1].kind is Kind.END
+    assert Board(store, "c/12/main", 1).head() == ev.HeadSeen(leaving=True, ended=True)
+    assert Board(store, "c/12/main", 0).head() == ev.IsFenced(1)
