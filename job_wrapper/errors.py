@@ -40,6 +40,10 @@ class ExitCode(IntEnum):
     """The store could not be reached for ``--store-patience``. An interruption: the job is brought back and goes on from its last commit."""
 
 
+BEGIN_ANEW = "begin anew as another run: submit a new job, or give another name (`spotburst run --run NAME`, Checkpointer(run=NAME))"
+"""How the work is begun from nothing, for messages about a checkpoint that can't be gone on from."""
+
+
 class SpotburstError(Exception):
     """Base of all errors that a user can meet. ``str(error)`` is the whole message for the user."""
 

@@ -23,6 +23,7 @@ from pydantic import (
 
 from job_wrapper.errors import StoreRefused
 from job_wrapper.store.open import scheme_of
+from job_wrapper.store.shown import without_end
 from slurm_plugin.cloud.provider import Offering
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config_faults import explain, read_yaml
@@ -91,7 +92,7 @@ class Checkpoints(Model):
             scheme_of(value)
         except StoreRefused as error:
             raise ValueError(str(error)) from None
-        return value.rstrip("/")
+        return without_end(value)
 
 
 class Manager(Model):

@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from typing import Any
 
+from job_wrapper.run.options import EPHEMERAL
 from job_wrapper.store.freeing import is_freed
 from job_wrapper.store.io_types import Entry, Kind
 
@@ -100,7 +101,7 @@ def _attempt(group: list[Entry], newest: bool) -> Attempt:
         started=float(claim.body.get("started_at") or claim.time),
         claimed=claim.time,
         resumed=bodies.get("resumed_at"),
-        restored_step=bodies.get("restored_step"),
+        restored_step=bodies.get("restored_step", _given(claim, last)),
         commits=len(commits),
         first_step=steps[0] if steps else None,
         last_step=steps[-1] if steps else None,
@@ -111,6 +112,14 @@ def _attempt(group: list[Entry], newest: bool) -> Attempt:
         why=why,
         exit_code=last.body.get("exit_code") if last.kind is Kind.END else None,
     )
+
+
+def _given(claim: Entry, last: Entry) -> int | None:
+    """The step that an attempt is given to go on from, before it has told so itself: the newest commit that did not fail to restore."""
+    if claim.body.get("continuity") == EPHEMERAL:
+        return None
+    good = [c for c in claim.summary.commits if not last.summary.failed_restores.get(c.seq)]
+    return good[-1].step if good else None
 
 
 def gap(before: Attempt, after: Attempt) -> Gap:

@@ -14,7 +14,7 @@ from typing import Protocol
 
 from job_wrapper.checkpoint import outage
 from job_wrapper.client import Committed, Connection, Request, Restore, shared
-from job_wrapper.errors import Fenced, RestoreFailed, SpotburstError, StoreError, UsageError
+from job_wrapper.errors import BEGIN_ANEW, Fenced, RestoreFailed, SpotburstError, StoreError, UsageError
 from job_wrapper.protocol import SOCKET_VARIABLE
 from job_wrapper.store import (
     Claim,
@@ -217,7 +217,7 @@ class DirectCommitter:
         if summary.commits:
             raise RestoreFailed(
                 f"{self.uri}/{self.run}: none of the {len(summary.commits)} checkpoints there can be restored; "
-                "to begin anew start another run"
+                + BEGIN_ANEW
             )
         return None
 
@@ -280,6 +280,12 @@ def find_committer(
     run = run or os.environ.get(RUN_VARIABLE)
     if uri is None and run:
         uri = os.environ.get(URI_VARIABLE)
+    elif uri is None and os.environ.get(URI_VARIABLE):
+        log.warning(
+            "%s is set, but the run has no name, so no checkpoint is made: set %s too, or start the program with `spotburst run`",
+            URI_VARIABLE,
+            RUN_VARIABLE,
+        )
     if not uri:
         return None
     if not run:

@@ -12,7 +12,7 @@ import torch
 
 from job_wrapper.checkpoint.memory import bytes_of, is_plain
 from job_wrapper.checkpoint.state import UnsupportedState
-from job_wrapper.errors import RestoreFailed
+from job_wrapper.errors import BEGIN_ANEW, RestoreFailed
 
 SCALARS = (bool, int, float, complex, str, bytes, tuple, frozenset)
 """Types whose values can't be set in place: they live in ``Checkpointer.values``."""
@@ -77,7 +77,7 @@ class _Stateful:
         except (RuntimeError, ValueError, KeyError, TypeError, AttributeError) as error:
             raise RestoreFailed(
                 f"{self.name}: the checkpoint does not fit this program's {type(self.value).__name__}: {error}\n"
-                "Use the program that the run was begun with, or start another run"
+                f"Use the program that the run was begun with, or {BEGIN_ANEW}"
             ) from error
 
 
@@ -221,7 +221,7 @@ def _kind(value: Any) -> type | None:
 def _other(name: str, value: Any, saved: str) -> RestoreFailed:
     return RestoreFailed(
         f"{name}: is a {type(value).__name__}, but {saved} in the checkpoint. Use the program that the run was begun with, "
-        "or start another run"
+        f"or {BEGIN_ANEW}"
     )
 
 

@@ -14,7 +14,7 @@ from job_wrapper.checkpoint import outage
 from job_wrapper.checkpoint.committer import Committer
 from job_wrapper.checkpoint.loading import Loaded, read_state
 from job_wrapper.client import Restore
-from job_wrapper.errors import ConfigChanged, Damaged, NewerFormat, ObjectMissing, RestoreFailed
+from job_wrapper.errors import BEGIN_ANEW, ConfigChanged, Damaged, NewerFormat, ObjectMissing, RestoreFailed
 
 log = logging.getLogger("spotburst")
 
@@ -70,5 +70,5 @@ def check_parts(saved: Collection[str], given: Collection[str], allowed: Collect
     if differing:
         raise ConfigChanged(
             f"this program's state is not made of the same parts as {where}:\n" + "\n".join(differing) + "\n"
-            f"Name them in {configuration.ALLOW_VARIABLE} to go on without, or start another run"
+            f"Name them in {configuration.ALLOW_VARIABLE} to go on without, or {BEGIN_ANEW}"
         )

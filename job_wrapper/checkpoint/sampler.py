@@ -15,7 +15,7 @@ from torch.utils.data import Sampler
 from torch.utils.data.distributed import DistributedSampler
 
 from job_wrapper.checkpoint.staging import memory_of
-from job_wrapper.errors import ConfigChanged, UsageError
+from job_wrapper.errors import BEGIN_ANEW, ConfigChanged, UsageError
 
 
 class ResumableSampler(Sampler[list[int]]):
@@ -150,7 +150,7 @@ class ResumableSampler(Sampler[list[int]]):
             raise ConfigChanged(
                 "the order of the samples differs from the checkpoint's, so the place in the epoch has no meaning:\n"
                 + "\n".join(lines)
-                + "\nuse the checkpoint's values, or start another run"
+                + f"\nuse the checkpoint's values, or {BEGIN_ANEW}"
             )
         consumed = int(state["consumed"])
         epoch = max(consumed - 1, 0) // self.batches

@@ -14,6 +14,7 @@ from job_wrapper.errors import UsageError
 from job_wrapper.interval import LONGEST
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.rules import MAX_SIZE, STORE_PATIENCE
+from job_wrapper.store.shown import without_end
 
 _BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
 
@@ -179,7 +180,7 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
     if not command:
         raise UsageError("no program given: spotburst run [options] -- COMMAND [ARGUMENT ...]")
     given = arguments.uri or environ.get("SPOTBURST_URI", "")
-    uri = (given or node.uri).rstrip("/")
+    uri = without_end(given or node.uri)
     if not uri:
         raise UsageError(
             "no place for checkpoints: give --uri file:///shared/dir or s3://bucket/prefix (or gs://, az://), or set SPOTBURST_URI "

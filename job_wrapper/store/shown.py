@@ -16,6 +16,11 @@ def hidden(text: str) -> str:
     return _SECRETS.sub(lambda match: (match.group(1) or "") + "…", text)
 
 
+def without_end(uri: str) -> str:
+    """``uri`` without slashes at its end; those of ``s3://`` and ``file:///`` stay, so that a message shows what was written."""
+    return re.sub(r"(?<=[^:/])/+\Z", "", uri)
+
+
 def shown(uri: str) -> str:
     """``uri`` as messages name it: quoted, on one line, without secrets."""
     return repr(hidden(uri))

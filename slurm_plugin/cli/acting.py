@@ -10,6 +10,7 @@ import pwd
 import re
 from collections.abc import Iterator, Sequence
 from contextlib import contextmanager
+from dataclasses import replace
 from typing import Annotated
 
 import typer
@@ -46,6 +47,8 @@ def find_job(jobs: Sequence[Job], wanted: str) -> Job:
     if not _JOB.match(wanted):
         raise UsageError(f"{wanted!r} is not a job id: write 123, or 123_4 for a task of an array, as squeue shows it")
     exact = [job for job in jobs if job.name_id == wanted]
+    # Tasks that wait are one record, 123_[4-9], until Slurm starts them or is told something of one.
+    exact = exact or [replace(job, name_id=wanted) for job in jobs if _holds(job.name_id, wanted)]
     tasks = sorted(job.name_id for job in jobs if job.name_id.startswith(f"{wanted}_"))
     if not exact and tasks:
         raise UsageError(
@@ -59,6 +62,21 @@ def find_job(jobs: Sequence[Job], wanted: str) -> Job:
             f"`spotburst describe {wanted}` tells what its run's log says"
         )
     return found[0]
+
+
+def _holds(name_id: str, wanted: str) -> bool:
+    array, _, task = wanted.partition("_")
+    folded = re.fullmatch(r"(\d+)_\[([\d,:-]+)(%\d+)?\]", name_id)
+    if folded is None or folded[1] != array or not task.isdigit():
+        return False
+    for part in folded[2].split(","):
+        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
+        if found is None:
+            continue
+        first = int(found[1])
+        if int(task) in range(first, int(found[2] or first) + 1, int(found[3] or 1)):
+            return True
+    return False
 
 
 def words(job: Job) -> str:

@@ -15,8 +15,10 @@ import typer
 
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import load_node_config
+from job_wrapper.run.identity import LOCAL
 from job_wrapper.store import RunLog, find_runs, open_store, run_path
 from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.shown import without_end
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger_records import Event
@@ -65,10 +67,11 @@ def needed_settings(path: Path | None) -> Config:
 
 @dataclass(frozen=True, slots=True)
 class Place:
-    """A store and the cluster whose runs are meant."""
+    """A store and the cluster whose runs are meant. ``given``: by the arguments, so no other is."""
 
     store: ObjectStore
     cluster: str
+    given: bool = False
 
 
 def place(config: Config | None, uri: str | None, endpoint_url: str | None, cluster: str | None) -> Place:
@@ -78,21 +81,17 @@ def place(config: Config | None, uri: str | None, endpoint_url: str | None, clus
         known, known_endpoint, name = config.checkpoints.uri, config.checkpoints.endpoint_url or "", config.cluster
     else:
         known, known_endpoint, name = node.uri, node.endpoint_url, node.cluster
-    chosen = (uri or known).rstrip("/")
+    chosen = without_end(uri or known)
     if not chosen:
         raise UsageError(
             "no place of checkpoints is known here (no readable burst.yaml, no node.json): "
             "export SLURM_CONF (burst.yaml is looked for beside it), or give --uri"
         )
-    whose = cluster or name or os.environ.get("SLURM_CLUSTER_NAME", "")
-    if not whose:
-        raise UsageError(
-            "the cluster's name is not known here (no readable burst.yaml, no node.json): give --cluster NAME, as in slurm.conf "
-            "(--cluster local for a run that was started outside Slurm)"
-        )
+    # Where nothing tells of a cluster, a run was started outside Slurm, and `run.identity` has named it so.
+    whose = cluster or name or os.environ.get("SLURM_CLUSTER_NAME") or LOCAL
     endpoint = endpoint_url if endpoint_url is not None else ("" if uri else known_endpoint)
     _must_exist(chosen)
-    return Place(open_store(chosen, endpoint_url=endpoint, prove=False), whose)
+    return Place(open_store(chosen, endpoint_url=endpoint, prove=False), whose, given=cluster is not None)
 
 
 def _must_exist(uri: str) -> None:
@@ -174,7 +173,12 @@ def open_run(
 
 def _existing(where: Place, job: str, name: str | None) -> str:
     run = run_path(where.cluster, job, name or "main")
-    if not RunLog(where.store, run).seqs():
+    found = bool(RunLog(where.store, run).seqs())
+    if not found and not where.given and not _JOB.match(job):
+        outside = run_path(LOCAL, job, name or "main")
+        if RunLog(where.store, outside).seqs():
+            return outside
+    if not found:
         raise UsageError(
             f"{job}: no run of it in {where.store.uri}/{where.cluster}: it has not reached `spotburst run` yet, "
             "or it keeps its checkpoints elsewhere (--uri, --name, --cluster)"

@@ -24,7 +24,7 @@ def _group() -> None:
 @app.command()
 def check(
     uri: Annotated[
-        str | None, typer.Argument(metavar="[URI]", help="Else what burst.yaml or node.json says.", show_default=False)
+        str | None, typer.Argument(metavar="URI", help="Else what burst.yaml or node.json says.", show_default=False)
     ] = None,
     endpoint_url: EndpointOption = None,
     config: ConfigOption = None,

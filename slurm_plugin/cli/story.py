@@ -8,9 +8,11 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from job_wrapper.interval import Interval
+from job_wrapper.run.asked import ASKED
 from job_wrapper.run.identity import LOCAL
 from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.cli.exits import meaning
 from slurm_plugin.cli.output import duration, moment
 from slurm_plugin.slurm.records import Job
 from slurm_plugin.timeline import Attempt
@@ -82,6 +84,8 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
     if entry.kind is Kind.COMMIT:
         step = body.get("step")
         urgent = "urgent commit" if body.get("urgent") else "commit"
+        if body.get("reason") == ASKED:
+            urgent = "commit, asked for,"
         yield entry.time, urgent + (f" at step {step}" if step is not None else "")
     if entry.kind is Kind.RESTORE_FAILED:
         yield entry.time, f"the checkpoint of entry {body.get('entry')} could not be restored: {body.get('error', '')}"
@@ -167,9 +171,11 @@ def outlook(
     if job.running:
         return _running(job, last)
     if job.has("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
-        return _pending(job, now)
+        return _pending(job, last, now)
     if job.has(*_OVER):
-        word = sorted(job.states & _OVER)[0]
+        word, why = sorted(job.states & _OVER)[0], meaning(job.exit_code)
+        if why is not None:
+            word += f", exit code {job.exit_code}: {why}"
         return f"nothing by itself: Slurm ended the job ({word}). {by_hand(last, run)}"
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
 
@@ -186,10 +192,14 @@ def _running(job: Job, last: Entry | None) -> str:
         return "runs, and has not reached `spotburst run` yet"
     if last.kind is Kind.INTERRUPTED:
         return f"is being brought back: {last.body.get('reason', '')}"
+    if job.priority == 0 and job.reason.startswith("JobHeld"):
+        return f"is held once it is requeued (scontrol hold): `spotburst resume {job.name_id}` takes that back"
     return "runs on; commits at its interval, and at once when its capacity is taken away"
 
 
-def _pending(job: Job, now: float | None) -> str:
+def _pending(job: Job, last: Entry | None, now: float | None) -> str:
+    if job.priority == 0 and last is not None and last.kind is Kind.SUSPENDED:
+        return f"is suspended: `spotburst resume {job.name_id}` lets it go on"
     if job.reason == "BeginTime" and job.eligible_time > (time.time() if now is None else now):
         return f"{_WAITS['BeginTime']} (set to {moment(job.eligible_time)})"
     if job.priority == 0 and not job.reason.startswith(("JobHeld", "job_requeued", "JobHold", "launch_failed")):

@@ -233,7 +233,7 @@ def test_uri_and_cluster_override_and_nothing_is_created(
     assert len(json.loads(spotburst("attempts", "123", moved, "--json").out)) == 3
     assert spotburst("attempts", "123", moved, "--cluster=other").code == 2
     monkeypatch.delenv("SPOTBURST_CONFIG")
-    assert "give --cluster" in spotburst("attempts", "123", moved).err
+    assert "/local: it has not reached `spotburst run` yet" in spotburst("attempts", "123", moved).err
     assert len(json.loads(spotburst("attempts", "123", moved, "--cluster=demo", "--json").out)) == 3
     assert "give --uri" in spotburst("attempts", "123").err
 

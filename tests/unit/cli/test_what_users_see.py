@@ -1,0 +1,87 @@
+"""Words that tell a user what to do: each once left something out."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+
+import pytest
+
+from job_wrapper.errors import ExitCode
+from slurm_plugin.cli import story
+from slurm_plugin.cli.exits import meaning
+from slurm_plugin.slurm.records import Job
+from tests.unit.cli.conftest import Said, Site
+
+Spotburst = Callable[..., Said]
+
+
+def job(state: str, **more: object) -> Job:
+    return Job(
+        7,
+        "7",
+        frozenset(state.split("+")),
+        reason=str(more.pop("reason", "")),
+        partition="spot",
+        user="a",
+        user_id=1,
+        **more,
+    )  # type: ignore[arg-type]
+
+
+def test_a_resumed_attempt_shows_at_once_which_step_it_goes_on_from(site: Site, spotburst: Spotburst) -> None:
+    first = site.claim("7")
+    site.commit(first, 10, b"a")
+    newer = site.commit(first, 20, b"b")
+    second = site.claim("7", 1, "spot-2")
+    assert [a["restored_step"] for a in json.loads(spotburst("attempts", "7", "--json").out)] == [None, 20]
+    second.restore_failed(newer.seq, "checksum")
+    assert json.loads(spotburst("attempts", "7", "--json").out)[1]["restored_step"] == 10
+
+
+def test_why_a_wrapper_gave_up_before_it_could_write_a_word(site: Site) -> None:
+    words = story.outlook(job("FAILED", exit_code=int(ExitCode.NOT_REQUEUEABLE)), None, [], None)
+    assert "exit code 88: NotRequeueable" in words
+    assert "#SBATCH --requeue" in words
+    assert all(meaning(code) for code in ExitCode if code >= ExitCode.FENCED and code is not ExitCode.REQUEUED)
+    assert "exit code" not in story.outlook(job("FAILED", exit_code=1), None, [], None)
+
+
+def test_a_suspended_run_says_how_it_goes_on_and_is_no_recovery(site: Site) -> None:
+    claim = site.claim("7")
+    site.commit(claim, 10, b"a")
+    entry = claim.suspended()
+    assert story.outlook(job("PENDING", reason="JobHeldUser"), None, [entry], claim.run) == (
+        "is suspended: `spotburst resume 7` lets it go on"
+    )
+    running = story.outlook(job("RUNNING", reason="JobHeldUser"), None, [claim.entry], claim.run)
+    assert running != story.outlook(job("RUNNING", priority=5), None, [claim.entry], claim.run)
+    for restart in (1, 2, 3):
+        claim = site.claim("7", restart)
+        assert (claim.entry.summary.recoveries, claim.entry.summary.barren) == (0, 0)
+        claim.suspended()
+
+
+@pytest.mark.parametrize("uri", ["s3://", "s3:///", "gs://"])
+def test_a_uri_without_its_bucket_is_shown_as_it_was_written(site: Site, spotburst: Spotburst, uri: str) -> None:
+    said = spotburst("attempts", "7", "--uri", uri)
+    assert said.code != 0
+    assert f"'{uri}'" in said.err
+
+
+def test_a_run_that_was_started_outside_slurm_needs_no_clusters_name(
+    site: Site, spotburst: Spotburst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    claim = site.claim("big", run="local/big/main")
+    site.commit(claim, 5, b"a")
+    claim.end(1, "ProgramFailed")
+    assert len(json.loads(spotburst("attempts", "big", "--json").out)) == 1, "beside a cluster of another name"
+    assert spotburst("attempts", "big", "--cluster", "demo").code == 2
+    monkeypatch.delenv("SPOTBURST_CONFIG")
+    assert "deleted" in spotburst("checkpoints", "delete", "big", "--yes", "--uri", site.uri).out
+
+
+def test_help_has_one_pair_of_brackets(spotburst: Spotburst) -> None:
+    said = spotburst("store", "check", "--help").out
+    assert "[URI]" in said
+    assert "[[" not in said
