@@ -38,6 +38,10 @@ class ExitCode(IntEnum):
     """This attempt was interrupted and the job was requeued: Slurm records REQUEUED, not this code."""
     STORE_AWAY = 90
     """The store could not be reached for ``--store-patience``. An interruption: the job is brought back and goes on from its last commit."""
+    PREEMPTED = 91
+    """The capacity was taken away with a warning, and ``--on-interruption fail`` has the job end for it."""
+    NODE_LOST = 92
+    """A node was lost without one, and ``--on-interruption fail`` has the job end for it."""
 
 
 BEGIN_ANEW = "begin anew as another run: submit a new job, or give another name (`spotburst run --run NAME`, Checkpointer(run=NAME))"
@@ -150,6 +154,20 @@ class StoreAway(CheckpointFailed):
 
     exit_code = ExitCode.STORE_AWAY
     reason = "StoreAway"
+
+
+class Preempted(SpotburstError):
+    """The capacity was taken away with a warning, and ``--on-interruption fail`` was given."""
+
+    exit_code = ExitCode.PREEMPTED
+    reason = "Preempted"
+
+
+class NodeLost(SpotburstError):
+    """A node was lost without a warning, and ``--on-interruption fail`` was given."""
+
+    exit_code = ExitCode.NODE_LOST
+    reason = "NodeLost"
 
 
 class NotRequeueable(SpotburstError):

@@ -126,6 +126,16 @@ class SlurmJob:
         code, out, err = self._run("scontrol", what, self.job_id)
         return "" if code == 0 else (err.strip() or out.strip() or f"scontrol {what} ended with {code}")
 
+    def comment(self) -> str | None:
+        """The job's comment, "" for none; None where Slurm does not answer. Asked for alone, since it may hold anything."""
+        code, out, _ = self._run("squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%k")
+        text = out.rstrip("\n")
+        return None if code != 0 else "" if text == "(null)" else text
+
+    def set_comment(self, comment: str) -> None:
+        """Replace the job's comment. What fails is passed over: nothing hangs on it but words."""
+        self._run("scontrol", "update", f"JobId={self.job_id}", f"Comment={comment}")
+
     def _run(self, command: str, *arguments: str) -> tuple[int, str, str]:
         import subprocess  # only in a Slurm job
 

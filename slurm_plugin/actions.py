@@ -10,8 +10,8 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import ClassVar
 
-OURS = "spotburst: "
-"""Every reason and comment that spotburst writes begins with this; only such reasons does it clear."""
+from job_wrapper.comments import OURS as OURS
+
 
 
 @dataclass(frozen=True, slots=True)

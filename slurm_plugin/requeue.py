@@ -5,18 +5,21 @@ program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``
 
     the job                                  the run's newest entry                   decision
     ---------------------------------------  ---------------------------------------  ------------------------------------------
-    no batch job, or --no-requeue            any                                      Continue: Slurm would refuse
-    CANCELLED, TIMEOUT, DEADLINE, OOM, …     any                                      Continue: somebody's or Slurm's own decision
+    CANCELLED, TIMEOUT, DEADLINE, …          any                                      Continue: somebody's or Slurm's own decision
     no run in the store                      -                                        Continue: not ours
-    exit code 80..88                         any                                      Continue: the wrapper itself gave up, typed
-    any                                      end                                      Continue: the program ended by itself
+    OUT_OF_MEMORY                            any                                      Fail: Slurm's word for it
+    any                                      end, by this attempt                     Fail with its reason; Continue: it succeeded
+    exit code of the wrapper's own           any                                      Fail: it gave up, typed (job_wrapper.errors)
     any                                      suspended, by this attempt               Hold: it was to be held
+    no batch job, --no-requeue, or           interrupted, or open, by this attempt    Fail: Preempted, NodeLost or WrapperLost
+    --on-interruption fail
     any                                      interrupted, by this attempt             Requeue: it died before ``scontrol requeue``
     any                                      claim/commit/restore_failed, this one    Requeue: the wrapper was killed (bounded)
     FAILED, restart count > 0, short-lived   an earlier attempt's, not ended          Requeue: it never started (SLURM_FACTS R1)
     any                                      another attempt's                        Continue: a newer attempt holds the run
 
-Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so.
+Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so. A ``Fail``
+changes nothing; it puts the reason where users look, the job's comment and ``describe``.
 """
 
 from __future__ import annotations
@@ -24,8 +27,21 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from job_wrapper.errors import ExitCode
+from job_wrapper.errors import (
+    ConfigChanged,
+    ExitCode,
+    MaxAttempts,
+    NodeLost,
+    NoProgress,
+    NotRequeueable,
+    Preempted,
+    RestoreFailed,
+    RunHeld,
+    SpotburstError,
+    StoreRefused,
+)
 from job_wrapper.run.counters import counters_of
+from job_wrapper.run.rules import FAIL, ON_INTERRUPTION, OUT_OF_MEMORY, PROGRAM_FAILED
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.slurm.records import Job
 
@@ -33,9 +49,39 @@ NEVER_STARTED = 30.0
 """Seconds: an attempt that ended this soon, and never claimed its run, was refused by Slurm rather than failed by itself."""
 MAX_NEVER_STARTED = 3
 """How often one job is brought back for that."""
+NO_MEMORY = "OUT_OF_MEMORY"
 LOST_STATES = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "COMPLETED", "PREEMPTED", "LAUNCH_FAILED")
 """End states in which a killed wrapper's job can be found. COMPLETED: the script went on after the wrapper was killed."""
-ENDED_STATES = (*LOST_STATES, "CANCELLED", "TIMEOUT", "DEADLINE", "OUT_OF_MEMORY", "SPECIAL_EXIT", "REVOKED")
+ENDED_STATES = (*LOST_STATES, "CANCELLED", "TIMEOUT", "DEADLINE", NO_MEMORY, "SPECIAL_EXIT", "REVOKED")
+
+
+_WORDS = {
+    PROGRAM_FAILED: "the program failed; it is not tried again",
+    OUT_OF_MEMORY: "the program ran out of memory; it is not tried again: ask for more (--mem)",
+    "ProgramKilled": "the program was killed from outside (SIGKILL)",
+    "Fenced": "a newer attempt holds the run",
+    StoreRefused.reason: "the place for checkpoints can't be used: spotburst store check URI",
+    RunHeld.reason: "another live job, or another program of this job, holds the run",
+    RestoreFailed.reason: "no checkpoint could be restored, or the same one failed twice",
+    "Damaged": "a checkpoint is damaged",
+    "NewerFormat": "the run was written by a newer spotburst",
+    NoProgress.reason: "attempts in a row ended without a new checkpoint",
+    MaxAttempts.reason: "it was brought back as often as recovery.max_attempts allows",
+    ConfigChanged.reason: "the program's configuration is not its checkpoint's",
+    "CheckpointFailed": "a checkpoint could not be made; the one before it stands",
+    "CheckpointTooLarge": "the state is larger than --max-size; the checkpoint before it stands",
+    NotRequeueable.reason: "Slurm can't requeue this job",
+    Preempted.reason: "its capacity was taken away",
+    NodeLost.reason: "its node was lost",
+}
+_KINDS: tuple[type[SpotburstError], ...] = (
+    StoreRefused, RunHeld, RestoreFailed, NoProgress, MaxAttempts, ConfigChanged, NotRequeueable, Preempted, NodeLost,
+)  # fmt: skip
+_GAVE_UP = {int(kind.exit_code): kind.reason for kind in _KINDS} | {
+    int(ExitCode.FENCED): "Fenced",
+    int(ExitCode.CHECKPOINT_FAILED): "CheckpointFailed",
+}
+"""Exit codes with which a wrapper ends a job for good, where its log tells no more."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,6 +143,10 @@ class RunTail:
     reason: str = ""
     left: float | None = None
     """Share of the work still to be done, by the counters that the program told; None if it told none."""
+    exit_code: int = 0
+    """Of an ``end``."""
+    fails: bool = False
+    """It was run with ``--on-interruption fail``."""
 
     @classmethod
     def of(cls, run: str, entry: Entry) -> RunTail:
@@ -111,6 +161,8 @@ class RunTail:
             committed=any(commit.epoch == entry.epoch for commit in entry.summary.commits),
             reason=str(entry.body.get("reason", "")),
             left=left_of(entry),
+            exit_code=entry.summary.ended or 0,
+            fails=entry.body.get(ON_INTERRUPTION) == FAIL,
         )
 
 
@@ -123,26 +175,36 @@ def left_of(entry: Entry) -> float | None:
 
 
 def may_need_help(job: Job) -> bool:
-    """Whether the store is to be asked about this job at all."""
-    return job.batch and job.requeue and not job.has("PENDING", "RUNNING", "COMPLETING") and job.has(*LOST_STATES)
+    """Whether the store is to be asked about this job at all: to bring it back, or to say why it ended."""
+    return not job.has("PENDING", "RUNNING", "COMPLETING") and job.has(*LOST_STATES, NO_MEMORY)
 
 
 def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:
     """What to do about an ended job. ``never_started``: how often it was brought back for that since its last claim."""
     if not may_need_help(job) or not runs:
         return Continue()
-    if ExitCode.FENCED <= job.exit_code < ExitCode.REQUEUED:
-        return Continue("the wrapper gave up by itself")
+    if job.has(NO_MEMORY):
+        return Fail(OUT_OF_MEMORY, "Slurm ended it for want of memory; it is not tried again: ask for more (--mem)")
     mine = [tail for tail in runs if _by(job, tail) and tail.restart_count == job.restart_count]
+    failed = next((tail for tail in mine if tail.kind is Kind.END and tail.exit_code), None)
+    if failed is not None:
+        return Fail(failed.reason or PROGRAM_FAILED, f"{said(failed.reason)} (exit code {failed.exit_code})")
+    if job.exit_code in _GAVE_UP and not any(tail.kind is Kind.END for tail in mine):
+        reason = _GAVE_UP[job.exit_code]
+        return Fail(reason, f"{said(reason)} (exit code {job.exit_code})")
     for tail in mine:
         if tail.kind is Kind.SUSPENDED:
             return Hold("Suspended", f"{tail.run} was suspended: the job is held")
     open_ = [tail for tail in mine if tail.kind is not Kind.END]
-    for tail in open_:
-        if tail.kind is Kind.INTERRUPTED:
-            return _bounded(job, tail, limits, f"{tail.run} was interrupted and not yet requeued")
+    open_.sort(key=lambda tail: tail.kind is not Kind.INTERRUPTED)
+    if open_ and not (job.batch and job.requeue and not open_[0].fails):
+        return _not_brought_back(job, open_[0])
+    if not (job.batch and job.requeue):
+        return Continue()
     if open_:
-        return _bounded(job, open_[0], limits, f"the wrapper of {open_[0].run} was killed")
+        text = "was interrupted and not yet requeued" if open_[0].kind is Kind.INTERRUPTED else "was killed"
+        what = open_[0].run if open_[0].kind is Kind.INTERRUPTED else f"the wrapper of {open_[0].run}"
+        return _bounded(job, open_[0], limits, f"{what} {text}")
     earlier = [tail for tail in runs if _by(job, tail) and tail.restart_count < job.restart_count]
     waiting = [tail for tail in earlier if tail.kind not in (Kind.END, Kind.SUSPENDED)]
     if waiting and not mine and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL") and _short(job):
@@ -152,6 +214,21 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
             "NeverStarted", "the attempt ended before it could start", counter=never_started_counter(job, runs)
         )
     return Continue()
+
+
+def said(reason: str) -> str:
+    """A typed reason in a few words, for a job's comment. docs/failures.md has them all, with what to do."""
+    return _WORDS.get(reason, "the wrapper gave the run up")
+
+
+def _not_brought_back(job: Job, tail: RunTail) -> Fail:
+    """An interruption of a job that nobody brings back; its last commit stands."""
+    why = "--on-interruption fail was given" if job.batch and job.requeue else "Slurm may not requeue it"
+    if tail.kind is Kind.INTERRUPTED or job.has("PREEMPTED"):
+        return Fail(Preempted.reason, f"{said(Preempted.reason)}, and {why}")
+    if job.has("NODE_FAIL", "BOOT_FAIL"):
+        return Fail(NodeLost.reason, f"{said(NodeLost.reason)}, and {why}")
+    return Fail("WrapperLost", f"the wrapper of {tail.run} was killed, and {why}")
 
 
 def never_started_counter(job: Job, runs: Sequence[RunTail]) -> str:

@@ -127,6 +127,7 @@ class Attempt(Beginning):
         body |= {"requested_at": asked.asked, "answered_at": asked.answered}
         if pace is not None:
             body["interval"] = dict(pace)
+        body |= self.marks
         body |= attributes  # the manager buys a run's last part otherwise, and reads no manifests
         if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)
@@ -137,7 +138,7 @@ class Attempt(Beginning):
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
         """Log that this attempt ends and the run is to be brought back."""
-        body: dict[str, Any] = {"arrived": arrived}
+        body: dict[str, Any] = {"arrived": arrived, **self.marks}
         if self._kept is not None:
             body[PROGRESS] = self._kept.told()
         if notice is not None:
@@ -155,11 +156,17 @@ class Attempt(Beginning):
         """Tell the user who asked for a checkpoint why there is none. Raises ``StoreError``."""
         put_answer(self.store, self.run, self.epoch, self.clock(), error)
 
-    def end(self, code: int, reason: str) -> None:
-        """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays."""
+    def end(self, code: int, reason: str, arrived: float | None = None, notice: Notice | None = None) -> None:
+        """Log the end. Raises as ``commit``. Of a run that has succeeded only the final checkpoint stays.
+
+        ``arrived`` and ``notice``: of the interruption that ends the run (``--on-interruption fail``).
+        """
+        body: dict[str, Any] = {} if arrived is None else {"arrived": arrived}
+        if notice is not None:
+            body["notice"] = asdict(notice)
         # Not while other ranks may still be reading an older one.
         alone = code == 0 and self.identity.tasks == 1
-        self._telling(lambda resumed: self._claim.end(code, reason, resumed, keep=1 if alone else None))
+        self._telling(lambda resumed: self._claim.end(code, reason, {**body, **resumed}, keep=1 if alone else None))
         if alone and self._claim.entry.summary.commits:
             from job_wrapper.store.retention import collect
 

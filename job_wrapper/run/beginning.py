@@ -14,6 +14,7 @@ from job_wrapper.errors import (
     NewerFormat,
     ObjectMissing,
     RestoreFailed,
+    SpotburstError,
     StoreError,
     UsageError,
 )
@@ -25,7 +26,14 @@ from job_wrapper.run.counters import Counters, counters_of
 from job_wrapper.run.identity import Identity
 from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
-from job_wrapper.run.preflight import command_digest, refuse_other_command, require_own, require_requeueable
+from job_wrapper.run.preflight import (
+    command_digest,
+    lost_before,
+    refuse_other_command,
+    require_own,
+    require_requeueable,
+)
+from job_wrapper.run.rules import FAIL, ON_INTERRUPTION
 from job_wrapper.slurm_job import SlurmJob
 from job_wrapper.store.codec import seal
 from job_wrapper.store.decided_put import Patience, patiently
@@ -84,8 +92,14 @@ class Beginning:
         self._claim: Any = None
         self._base: ObjectRef | None = None
         self.started = clock()
+        self._lost: SpotburstError | None = None
         self.limit: float | None = None
         """Seconds that Slurm gives the job; None where it sets no limit, or was not asked."""
+
+    @property
+    def marks(self) -> dict[str, Any]:
+        """What each entry of an open run tells of how it is to end."""
+        return {} if self.options.requeue or not self.identity.in_slurm else {ON_INTERRUPTION: FAIL}
 
     # Before the program starts
 
@@ -110,7 +124,7 @@ class Beginning:
             self.node.max_attempts_multi_node if self.identity.nodes > 1 else self.node.max_attempts,
             self.node.barren_attempts,
         )
-        refused = check_bounds(summary, bounds)
+        refused = self._lost or check_bounds(summary, bounds)
         if refused is not None:
             self._claim.end(int(refused.exit_code), refused.reason)
             raise refused
@@ -151,10 +165,11 @@ class Beginning:
             "slurm_job_id": identity.job_id,
             HEARS: 1,
         }
+        body |= self.marks
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity
         mine = (job_id, identity.restart_count)
-        self._patiently(lambda: refuse_other_command(self.run, log.newest()[0], mine, digest))
+        self._lost = self._patiently(lambda: self._look(log, mine, digest))
         alive = self.job.alive if self.job is not None else local_job_alive
         try:
             return self._patiently(
@@ -170,6 +185,12 @@ class Beginning:
         except RunFinished as finished:
             refuse_other_command(self.run, finished.entry, mine, digest)
             raise
+
+    def _look(self, log: RunLog, mine: tuple[str, int], digest: str) -> SpotburstError | None:
+        """At the run before it is claimed: whether it may be, and whether ``--on-interruption fail`` ends it here. Raises as ``begin``."""
+        last = log.newest()[0]
+        refuse_other_command(self.run, last, mine, digest)
+        return None if self.options.requeue else lost_before(last, mine)
 
     def _claimed_text(self, summary: Summary) -> str:
         text = f"run {self.run}, epoch {self.epoch}"

@@ -181,7 +181,9 @@ class Written(NamedTuple):
 
 
 class Requeued(NamedTuple):
-    """``scontrol requeue`` said yes."""
+    """``scontrol requeue`` said yes. ``text``: what is to be said of it, where it is not the usual."""
+
+    text: str = ""
 
 
 class RequeueRefused(NamedTuple):
@@ -275,16 +277,20 @@ class Tell(NamedTuple):
 
 
 class WriteEnd(NamedTuple):
-    """Put ``end`` into the log; answered by ``Written``."""
+    """Put ``end`` into the log; answered by ``Written``. ``arrived`` (Unix seconds) and ``notice``: of the interruption that ends the run."""
 
     code: int
     reason: str
+    arrived: float | None = None
+    notice: Notice | None = None
 
 
 class Requeue(NamedTuple):
     """``scontrol requeue`` for this job, or ``requeuehold``; answered by ``Requeued`` or ``RequeueRefused``."""
 
     hold: bool = False
+    away: bool = False
+    """Because the store is away: held once that lasts too long (`outages`)."""
 
 
 class Stop(NamedTuple):

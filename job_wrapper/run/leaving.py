@@ -22,6 +22,7 @@ from job_wrapper.run.rules import (
     Rules,
     Verdict,
     ended_code,
+    judge_fail,
 )
 from job_wrapper.slurm_job import JobView
 
@@ -56,8 +57,7 @@ class Leaving:
 
     def _store_away(self, now: float) -> Actions:
         """An outage that lasts ends no run: it is brought back, bounded as every recovery is (`bounds`)."""
-        code = self._leave_code() if self.rules.in_slurm else int(ExitCode.STORE_AWAY)
-        self.interruption = Interruption(AWAY, now, self._verdict(), code=code)
+        self.interruption = Interruption(AWAY, now, self._verdict(), code=int(ExitCode.STORE_AWAY))
         text = "the store stays away: this attempt ends, and the run goes on from its last commit"
         leaving = self._leave(now)
         self._write_by = now + 1.0  # it is most likely still away
@@ -74,6 +74,13 @@ class Leaving:
         self._query_at = None
         if interruption.verdict is Verdict.SUSPEND:
             return [ev.WriteSuspended(interruption.arrived), ev.Stop()]
+        failed = judge_fail(interruption, self.rules)
+        if failed is not None:
+            interruption.code = failed.code
+            said = ev.Say(
+                f"{failed.reason}: this job ends, since --on-interruption fail was given; its last commit stands"
+            )
+            return [said, ev.WriteEnd(failed.code, failed.reason, interruption.arrived, interruption.notice), ev.Stop()]
         return [ev.WriteInterrupted(interruption.reason, interruption.arrived, interruption.notice), ev.Stop()]
 
     def _next_leaving(self, now: float) -> Actions:
@@ -94,14 +101,15 @@ class Leaving:
             return []
         if view.running and view.restart_count == self.rules.restart_count:
             self._requeueing = True
-            return [ev.Requeue(hold=self._suspends)]
+            away = self.interruption is not None and self.interruption.reason == AWAY
+            return [ev.Requeue(hold=self._suspends, away=away)]
         return [
             ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
             *self._over(ended_code(view, self.rules, None)),
         ]
 
-    def _on_requeued(self, _: ev.Requeued, now: float) -> Actions:
-        text = "requeued: Slurm starts this job again"
+    def _on_requeued(self, event: ev.Requeued, now: float) -> Actions:
+        text = event.text or "requeued: Slurm starts this job again"
         if self._suspends:
             text = "suspended: the job is held until `spotburst resume` (or scontrol release)"
         return [ev.Say(text), *self._over(ExitCode.REQUEUED)]
@@ -139,7 +147,7 @@ class Leaving:
         return Verdict.REQUEUE if self.rules.in_slurm and self.rules.requeue else Verdict.LEAVE
 
     def _leave_code(self) -> int:
-        return int(ExitCode.NOT_REQUEUEABLE) if self.rules.in_slurm else 128 + signal.SIGTERM
+        return int(ExitCode.PREEMPTED) if self.rules.in_slurm else 128 + signal.SIGTERM
 
     def _query(self) -> Actions:
         if self._querying:

@@ -254,7 +254,7 @@ class Wrapper:
         elif isinstance(action, ev.QueryJob):
             self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
         elif isinstance(action, ev.Requeue):
-            self._slurm.submit(lambda: self._requeue(action.hold))
+            self._slurm.submit(lambda: self._requeue(action.hold, action.away))
         elif isinstance(action, ev.Tell):
             self._store.submit(lambda: self._tell(action.error))
         elif isinstance(action, ev.WriteSuspended):
@@ -264,7 +264,7 @@ class Wrapper:
                 lambda: self._write(lambda: self.attempt.interrupted(action.reason, action.arrived, action.notice))
             )
         elif isinstance(action, ev.WriteEnd):
-            self._store.submit(lambda: self._write(lambda: self.attempt.end(action.code, action.reason)))
+            self._store.submit(lambda: self._write(lambda: self.attempt.end(*action)))
         elif isinstance(action, ev.Stop):
             if action.fenced is not None:
                 self._server.broadcast({"type": "fenced", "epoch": action.fenced})
@@ -294,6 +294,8 @@ class Wrapper:
             return
         self._next_check = self.clock() + CHECK_EVERY
         self._upkeep.submit(self._remove_dead)
+        if self._job is not None and attempt.claimed and attempt.identity.restart_count:
+            self._slurm.submit(self._store_found)
 
     # In the workers' threads
 
@@ -361,9 +363,21 @@ class Wrapper:
         with contextlib.suppress(SpotburstError):  # whoever asked waits in vain then, and says so
             self.attempt.answer(error)
 
-    def _requeue(self, hold: bool) -> ev.Event:
-        refused = self._job.requeue(hold=hold) if self._job is not None else "no Slurm job"
-        return ev.RequeueRefused(refused) if refused else ev.Requeued()
+    def _requeue(self, hold: bool, away: bool) -> ev.Event:
+        refused, text = "no Slurm job", ""
+        if self._job is not None and away:
+            from job_wrapper.run import outages  # seldom
+
+            refused, text = outages.requeue(self._job, self.attempt.epoch > 0, self.attempt.started, self.clock())
+        elif self._job is not None:
+            refused = self._job.requeue(hold=hold)
+        return ev.RequeueRefused(refused) if refused else ev.Requeued(text)
+
+    def _store_found(self) -> None:
+        from job_wrapper.run import outages
+
+        if self._job is not None:
+            outages.clear(self._job)
 
     def _check(self) -> ev.Event | None:
         try:

@@ -8,9 +8,9 @@ from collections.abc import Callable
 
 from xxhash import xxh3_128_hexdigest
 
-from job_wrapper.errors import NotRequeueable, StoreRefused, UsageError
+from job_wrapper.errors import NodeLost, NotRequeueable, Preempted, SpotburstError, StoreRefused, UsageError
 from job_wrapper.slurm_job import JobView, SlurmJob
-from job_wrapper.store.io_types import Entry, ObjectStore
+from job_wrapper.store.io_types import Entry, Kind, ObjectStore
 from job_wrapper.store.posix import PosixStore
 
 
@@ -64,3 +64,20 @@ def refuse_other_command(run: str, last: Entry | None, attempt: tuple[str, int],
         raise UsageError(
             f"{run} {what} another command than this one: give this program a --name of its own, such as --name second, or another --run"
         )
+
+
+def lost_before(last: Entry | None, attempt: tuple[str, int]) -> SpotburstError | None:
+    """With ``--on-interruption fail``: what ends this attempt before its program starts, or None. Pure.
+
+    Slurm requeues a job whose node is lost by itself, and from 24.05 on also one that ended within its grace time. ``attempt``: job and
+    restart count. Raises ``Preempted`` or ``NodeLost`` where the run's end is in the log already.
+    """
+    if last is None or last.writer.job_id != attempt[0] or last.writer.restart_count >= attempt[1]:
+        return None
+    stands = "nothing is started, since --on-interruption fail was given. Its last commit stands: `spotburst describe JOB` says how a new job goes on"
+    for kind in (Preempted, NodeLost):
+        if last.kind is Kind.END and last.summary.ended == kind.exit_code:
+            raise kind(f"{kind.reason}: an earlier attempt of this job ended for it; {stands}")
+    if last.kind in (Kind.CLAIM, Kind.COMMIT, Kind.RESTORE_FAILED):
+        return NodeLost(f"the attempt on {last.writer.host} (epoch {last.epoch}) was lost without a word: {stands}")
+    return None

@@ -10,6 +10,8 @@ from job_wrapper.errors import (
     CheckpointFailed,
     ConfigChanged,
     ExitCode,
+    NodeLost,
+    Preempted,
     RestoreFailed,
     SpotburstError,
     StoreAway,
@@ -44,8 +46,10 @@ STRANDED_WAIT = 60.0
 """How long past the deadline a job that Slurm won't requeue is kept alive."""
 
 
-PROGRAM_FAILED, KILLED = "ProgramFailed", "ProgramKilled"
-"""Reasons: the program ended by itself with a failure, or was killed from outside."""
+PROGRAM_FAILED, KILLED, OUT_OF_MEMORY = "ProgramFailed", "ProgramKilled", "OutOfMemory"
+"""Reasons: the program ended by itself with a failure, was killed from outside, or had a process killed by the kernel for memory."""
+ON_INTERRUPTION, FAIL = "on_interruption", "fail"
+"""Key and value in the log entries of a run that nobody is to bring back (``--on-interruption fail``)."""
 
 
 class Phase(Enum):
@@ -167,15 +171,29 @@ class Finished:
 def judge_exit(status: int, oom: bool) -> Finished | None:
     """What the program's end means; None: it was killed from outside (SIGKILL without the kernel's out-of-memory).
 
-    ``status`` as Python gives it: the exit code, or minus the signal.
+    ``status`` as Python gives it: the exit code, or minus the signal. ``oom``: the kernel has killed for memory in the job's cgroup while it
+    ran. It seldom kills the program itself: a shell tells its child's end as 137, a loader whose worker is gone raises.
     """
     if status == 0:
         return Finished(0, "Finished")
-    if status == -signal.SIGKILL:
-        return Finished(128 + signal.SIGKILL, "OutOfMemory") if oom else None
-    if status < 0:
-        return Finished(128 - status, PROGRAM_FAILED)
-    return Finished(status, _REASONS.get(status, PROGRAM_FAILED))
+    if status == -signal.SIGKILL and not oom:
+        return None
+    failed = OUT_OF_MEMORY if oom else PROGRAM_FAILED
+    return Finished(128 - status, failed) if status < 0 else Finished(status, _REASONS.get(status, failed))
+
+
+def judge_fail(interruption: Interruption, rules: Rules) -> Finished | None:
+    """How the run ends where ``--on-interruption fail`` was given; None: it stays open, since Slurm or its user ends this attempt, or the
+    store is away, or nobody was to bring it back anyway.
+    """
+    if not rules.in_slurm or rules.requeue or interruption.verdict is not Verdict.LEAVE:
+        return None
+    if interruption.reason == KILLED:
+        return Finished(interruption.code, KILLED)
+    if interruption.code != ExitCode.PREEMPTED:
+        return None
+    lost = NodeLost if interruption.reason == NodeLost.reason else Preempted
+    return Finished(int(lost.exit_code), lost.reason)
 
 
 _KINDS: tuple[type[SpotburstError], ...] = (RestoreFailed, ConfigChanged, CheckpointFailed, StoreAway, StoreRefused)

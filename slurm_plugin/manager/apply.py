@@ -13,6 +13,7 @@ from functools import partial
 from itertools import groupby
 from typing import TypeVar
 
+from job_wrapper.comments import comment
 from slurm_plugin.actions import (
     OURS,
     Action,
@@ -341,10 +342,3 @@ def _of(actions: list[Action], kind: type[_Some]) -> list[_Some]:
 
 def _node(action: Action) -> str:
     return str(getattr(action, "node", ""))
-
-
-def comment(standing: str, text: str) -> str:
-    """The job's comment with our part replaced and the user's own kept before it."""
-    own = standing.split(f" | {OURS}")[0]
-    own = "" if own.startswith(OURS) else own
-    return f"{own} | {OURS}{text}" if own else f"{OURS}{text}"

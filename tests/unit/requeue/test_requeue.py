@@ -10,8 +10,10 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from job_wrapper.errors import ExitCode, SpotburstError
 from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
 from slurm_plugin.requeue import (
+    _WORDS,
     ENDED_STATES,
     LOST_STATES,
     MAX_NEVER_STARTED,
@@ -51,19 +53,27 @@ def tail(kind: Kind = Kind.COMMIT, **changes: Any) -> RunTail:
         ({}, [tail(Kind.SUSPENDED)], Hold),
         ({}, [tail(Kind.END)], Continue),
         ({}, [tail(Kind.END, run="c/12/one"), tail(run="c/12/two")], Requeue),
-        ({"exit_code": 81}, [tail()], Continue),
-        ({"exit_code": 80}, [tail()], Continue),
+        ({}, [tail(Kind.END, exit_code=84, reason="NoProgress")], Fail),
+        ({"exit_code": 81}, [tail()], Fail),
+        ({"exit_code": 80}, [tail()], Fail),
+        ({"exit_code": 82}, [tail(Kind.END)], Continue),
+        ({"exit_code": 3}, [tail(Kind.END), tail(Kind.END, exit_code=3, reason="ProgramFailed")], Fail),
         ({"states": frozenset({"COMPLETED"}), "exit_code": 0}, [tail()], Requeue),
         ({"states": frozenset({"COMPLETED"}), "exit_code": 0}, [tail(Kind.END)], Continue),
         ({"states": frozenset({"NODE_FAIL"})}, [tail()], Requeue),
         ({"states": frozenset({"CANCELLED"})}, [tail()], Continue),
         ({"states": frozenset({"TIMEOUT"})}, [tail()], Continue),
-        ({"states": frozenset({"OUT_OF_MEMORY"})}, [tail()], Continue),
+        ({"states": frozenset({"OUT_OF_MEMORY"})}, [tail()], Fail),
+        ({"states": frozenset({"OUT_OF_MEMORY"})}, [], Continue),
         ({"states": frozenset({"RUNNING"})}, [tail()], Continue),
         ({"states": frozenset({"FAILED", "COMPLETING"})}, [tail()], Continue),
         ({"states": frozenset({"PENDING"})}, [tail(Kind.INTERRUPTED)], Continue),
-        ({"requeue": False}, [tail()], Continue),
-        ({"batch": False}, [tail()], Continue),
+        ({"requeue": False}, [tail()], Fail),
+        ({"batch": False}, [tail()], Fail),
+        ({"batch": False}, [tail(Kind.END)], Continue),
+        ({"requeue": False}, [tail(restart_count=2)], Continue),
+        ({}, [tail(fails=True)], Fail),
+        ({}, [tail(Kind.SUSPENDED, fails=True)], Hold),
         ({}, [tail(restart_count=2)], Continue),
         ({}, [tail(job_id="13")], Continue),
         ({"name_id": "7_3"}, [tail(job_id="7_3")], Requeue),
@@ -93,6 +103,64 @@ def test_bounds_are_those_of_the_next_claim() -> None:
     assert isinstance(decide(job(), [tail(barren=1)], Limits()), Requeue), "it made progress"
 
 
+@pytest.mark.parametrize(
+    ("changes", "newest", "reason", "words"),
+    [
+        (
+            {},
+            tail(Kind.END, exit_code=84, reason="NoProgress"),
+            "NoProgress",
+            "without a new checkpoint (exit code 84)",
+        ),
+        ({}, tail(Kind.END, exit_code=7, reason="ProgramFailed"), "ProgramFailed", "not tried again (exit code 7)"),
+        ({}, tail(Kind.END, exit_code=137, reason="OutOfMemory"), "OutOfMemory", "ask for more (--mem)"),
+        (
+            {},
+            tail(Kind.END, exit_code=91, reason="Preempted"),
+            "Preempted",
+            "its capacity was taken away (exit code 91)",
+        ),
+        ({}, tail(Kind.END, exit_code=5, reason="of a later version"), "of a later version", "gave the run up"),
+        ({"states": frozenset({"OUT_OF_MEMORY"})}, tail(), "OutOfMemory", "Slurm ended it for want of memory"),
+        ({"exit_code": 82}, tail(), "RunHeld", "another live job"),
+        ({"states": frozenset({"NODE_FAIL"}), "requeue": False}, tail(), "NodeLost", "Slurm may not requeue it"),
+        ({"states": frozenset({"NODE_FAIL"})}, tail(fails=True), "NodeLost", "--on-interruption fail was given"),
+        ({"states": frozenset({"PREEMPTED"}), "requeue": False}, tail(), "Preempted", "Slurm may not requeue it"),
+        ({"requeue": False}, tail(Kind.INTERRUPTED), "Preempted", "its capacity was taken away"),
+        (
+            {},
+            tail(fails=True),
+            "WrapperLost",
+            "the wrapper of c/12/main was killed, and --on-interruption fail was given",
+        ),
+    ],
+)
+def test_what_is_not_brought_back_says_why(changes: dict[str, Any], newest: RunTail, reason: str, words: str) -> None:
+    found = decide(job(**changes), [newest], Limits())
+    assert isinstance(found, Fail)
+    assert found.reason == reason
+    assert words in found.text
+
+
+def test_every_reason_that_ends_a_run_has_words_and_a_place_in_the_documents() -> None:
+    codes, failures = (Path(__file__).parents[3] / "docs" / name for name in ("exit-codes.md", "failures.md"))
+    for kind in _errors(SpotburstError):
+        if int(kind.exit_code) >= ExitCode.FENCED:
+            assert f"| {int(kind.exit_code)} |" in codes.read_text(), kind
+            assert f"`{kind.reason}`" in failures.read_text(), kind
+    for reason in _WORDS:
+        assert f"`{reason}`" in failures.read_text(), reason
+
+
+def _errors(kind: type[SpotburstError]) -> list[type[SpotburstError]]:
+    return [
+        found
+        for sub in kind.__subclasses__()
+        if sub.__module__ == "job_wrapper.errors"
+        for found in [sub, *_errors(sub)]
+    ]
+
+
 def test_never_started_is_counted_anew_after_each_claim() -> None:
     refused = job(restart_count=5)
     names = {never_started_counter(refused, [tail(restart_count=n)]) for n in (0, 3)}
@@ -120,8 +188,21 @@ def test_a_job_is_only_brought_back_with_cause(
     found = decide(j, tails, Limits(), never_started=never)
     if isinstance(found, Requeue | Hold | Fail):
         assert may_need_help(j)
-        assert not states.isdisjoint(LOST_STATES)
+        assert not states.isdisjoint({*LOST_STATES, "OUT_OF_MEMORY"})
+        assert tails, "ours"
+    if isinstance(found, Requeue | Hold):
+        assert not states.isdisjoint(LOST_STATES) and not states & {"OUT_OF_MEMORY"}
         assert any(t.job_id == "12" and t.kind is not Kind.END for t in tails)
+
+
+def test_a_tail_tells_how_the_run_ended_and_whether_it_is_to_be_brought_back(tmp_path: Path) -> None:
+    from job_wrapper.store import RunLog, open_store
+
+    log = RunLog(open_store(f"file://{tmp_path}", prove=False), "c/12/main")
+    claim = log.claim(Writer("c", "12", 1, 0, "h", "nonce"), body={"on_interruption": "fail"})
+    assert RunTail.of("c/12/main", claim.entry).fails
+    end = RunTail.of("c/12/main", claim.end(91, "Preempted"))
+    assert (end.exit_code, end.reason) == (91, "Preempted")
 
 
 def test_a_tail_is_read_from_a_real_log(tmp_path: Path) -> None:

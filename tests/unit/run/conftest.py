@@ -20,10 +20,14 @@ from job_wrapper.store import Entry, Kind, RunLog, open_store
 # The look for a newer claim is every 15 s: too long for a test.
 _WRAPPER = "import sys; from job_wrapper.run import loop, main; loop.CHECK_EVERY = 0.3; sys.exit(main(sys.argv[1:]))"
 _FAKE = """#!/bin/sh
-# Records its call; squeue answers the line in the file "view", scontrol does what "requeue" says.
-echo "$(basename "$0") $*" >> "$FAKE/calls"
+# Records its call; squeue answers the line in the file "view" (of another job: "view-ID"), scontrol does what "requeue" says.
+[ "$1" = update ] || echo "$(basename "$0") $*" >> "$FAKE/calls"
 case "$(basename "$0") $1" in
-squeue*) [ -s "$FAKE/view" ] && cat "$FAKE/view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
+"scontrol update") echo "${3#Comment=}" > "$FAKE/comment" ;;
+squeue*)
+  case "$*" in *%k) cat "$FAKE/comment" 2>/dev/null; exit 0 ;; esac
+  view="$FAKE/view"; [ -e "$FAKE/view-$5" ] && view="$FAKE/view-$5"
+  [ -s "$view" ] && cat "$view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
 "scontrol requeue"|"scontrol requeuehold") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
   echo "COMPLETING;1;N/A;1;1;N/A;N/A;9;" > "$FAKE/view" ;;
 esac
@@ -44,6 +48,7 @@ class Room:
         self.store.mkdir()
         self.uri = f"file://{self.store}"
         self.marked = False
+        self.wrapper = _WRAPPER
         self.notice_file = path / "notice.json"
         self.node: dict[str, Any] = {"cluster": "c", "node": "n1", "notice_file": str(self.notice_file)}
         self.processes: list[subprocess.Popen[bytes]] = []
@@ -95,6 +100,10 @@ class Room:
         )
         (self.fake / "view.new").replace(self.fake / "view")
 
+    def other_job(self, job_id: str, state: str | None) -> None:
+        """What squeue answers about another job; None: it knows of none."""
+        (self.fake / f"view-{job_id}").write_text("" if state is None else f"{state};0;N/A;1;1;1000;9999999999;9;\n")
+
     def preempt(self) -> None:
         """Slurm preempts the job now."""
         self.view(preempt=str(int(time.time())))
@@ -126,7 +135,7 @@ class Room:
             named = [] if "--run" in options else ["--run", "here"]
         uri = [] if "--uri" in options else ["--uri", self.uri]
         process = subprocess.Popen(
-            [sys.executable, "-c", _WRAPPER, *uri, *named, *options, "--", *command],
+            [sys.executable, "-c", self.wrapper, *uri, *named, *options, "--", *command],
             env=env,
             stdin=subprocess.DEVNULL,
             stdout=subprocess.PIPE,

@@ -43,6 +43,11 @@ def test_program_finishes() -> None:
         (-signal.SIGSEGV, False, 139, "ProgramFailed"),
         (-signal.SIGTERM, False, 143, "ProgramFailed"),
         (-signal.SIGKILL, True, 137, "OutOfMemory"),
+        (137, True, 137, "OutOfMemory"),
+        (1, True, 1, "OutOfMemory"),
+        (-signal.SIGABRT, True, 134, "OutOfMemory"),
+        (137, False, 137, "ProgramFailed"),
+        (86, True, 86, "ConfigChanged"),
         (86, False, 86, "ConfigChanged"),
         (83, False, 83, "RestoreFailed"),
         (87, False, 87, "CheckpointFailed"),
@@ -98,7 +103,7 @@ def test_program_that_waited_for_the_store_in_vain_is_brought_back() -> None:
 
 @pytest.mark.parametrize(
     ("rules", "code"),
-    [({"in_slurm": False}, ExitCode.STORE_AWAY), ({"requeue": False}, ExitCode.NOT_REQUEUEABLE)],
+    [({"in_slurm": False}, ExitCode.STORE_AWAY), ({"requeue": False}, ExitCode.STORE_AWAY)],
 )
 def test_where_nobody_brings_the_job_back_the_code_tells(rules: dict[str, bool], code: ExitCode) -> None:
     d = Drive(state_dirs=True, patience=30.0, **rules)

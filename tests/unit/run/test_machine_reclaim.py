@@ -8,7 +8,7 @@ from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
 from job_wrapper.run.rules import Phase
-from tests.unit.run.drive import PARTS, RUNNING, Drive, kinds, reclaim, requeue_through
+from tests.unit.run.drive import ENDING, PARTS, PREEMPTED, REQUEUED, RUNNING, Drive, kinds, reclaim, requeue_through
 
 
 def test_reclaim_commit_requeue() -> None:
@@ -173,7 +173,33 @@ def test_on_interruption_fail_commits_and_ends() -> None:
     d(reclaim())
     d(ev.CommitAsked(1, 1, 9, PARTS))
     d(ev.Committed(5, 0.5))
+    [end] = d.took(ev.WriteEnd)
+    assert (end.code, end.reason, end.arrived) == (ExitCode.PREEMPTED, "Preempted", 1000.0)
+    assert end.notice is not None
     d(ev.Written())
     d.wait(1003)
-    assert d.code == ExitCode.NOT_REQUEUEABLE
-    assert not d.took(ev.Requeue)
+    assert d.code == ExitCode.PREEMPTED
+    assert not d.took(ev.Requeue) + d.took(ev.WriteInterrupted)
+
+
+def test_on_interruption_fail_takes_slurms_preemption_for_the_end_and_its_users_doing_not() -> None:
+    for view, end, code in (
+        (PREEMPTED, ["Preempted"], ExitCode.PREEMPTED),
+        (REQUEUED, [], ExitCode.REQUEUED),
+        (ENDING, [], 128 + signal.SIGTERM),
+    ):
+        d = Drive(requeue=False)
+        d(ev.Signalled(signal.SIGTERM))
+        d(ev.JobSeen(view))
+        assert [w.reason for w in d.took(ev.WriteEnd)] == end
+        d(ev.Written())
+        d.wait(1003)
+        assert d.code == code
+
+
+def test_on_interruption_fail_of_a_program_killed_from_outside() -> None:
+    d = Drive(requeue=False)
+    d(ev.Exited(-signal.SIGKILL))
+    assert [(w.code, w.reason) for w in d.took(ev.WriteEnd)] == [(137, "ProgramKilled")]
+    d(ev.Written())
+    assert d.code == 137
