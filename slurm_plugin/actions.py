@@ -11,7 +11,7 @@ from pathlib import Path
 from typing import ClassVar
 
 from job_wrapper.comments import OURS as OURS
-
+from slurm_plugin.ledger_records import Charge
 
 
 @dataclass(frozen=True, slots=True)
@@ -88,6 +88,42 @@ class WaitEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class ChargeBegins:
+    """A job has a node from now on. ``price`` of its machine an hour; None: not known."""
+
+    order: ClassVar[int] = 0
+    charge: Charge
+    offering_id: str
+    price: float | None
+
+
+@dataclass(frozen=True, slots=True)
+class ChargeEnds:
+    """The job has left the node."""
+
+    order: ClassVar[int] = 0
+    charge: Charge
+    ended: float
+
+
+NOWHERE = "255.255.255.255"
+"""An address that belongs to no machine, and that connections to fail at once (RFC 919)."""
+
+
+@dataclass(frozen=True, slots=True)
+class SetAddress:
+    """NodeAddr of a node: ``NOWHERE`` until it has registered, whereby slurmctld learns its own.
+
+    Without it slurmctld looks the node's name up whenever it means to tell the node something, such as that a job is over. No DNS
+    knows the name of a machine that is not there; each such name holds up all of slurmctld for 10 s (22.05.8).
+    """
+
+    order: ClassVar[int] = 5
+    node: str
+    address: str
+
+
+@dataclass(frozen=True, slots=True)
 class SetDown:
     """Node to DOWN, which requeues its jobs at once. ``reason`` begins with ``OURS``; ``tell`` goes into its jobs' comments."""
 
@@ -120,6 +156,39 @@ class ReleaseJob:
     restart_count: int
     why: str
     counter: str
+
+
+@dataclass(frozen=True, slots=True)
+class SuspendJob:
+    """A job that runs is to commit a checkpoint and to be held (job_wrapper.run.asked). What does not hear it goes on."""
+
+    order: ClassVar[int] = 11
+    job_id: int
+    name_id: str
+    restart_count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class HoldJob:
+    """``scontrol uhold`` of a job that waits: its owner can let it go."""
+
+    order: ClassVar[int] = 11
+    job_id: int
+    name_id: str
+    restart_count: int
+    why: str
+
+
+@dataclass(frozen=True, slots=True)
+class EndJob:
+    """``scancel`` of a job that Slurm can't hold: it is no batch job, or was submitted with --no-requeue."""
+
+    order: ClassVar[int] = 11
+    job_id: int
+    name_id: str
+    restart_count: int
+    why: str
 
 
 @dataclass(frozen=True, slots=True)
@@ -282,10 +351,16 @@ Action = (
     | ForgetJob
     | WaitBegins
     | WaitEnds
+    | ChargeBegins
+    | ChargeEnds
+    | SetAddress
     | SetDown
     | RequeueJob
     | ReleaseJob
     | CancelJob
+    | SuspendJob
+    | HoldJob
+    | EndJob
     | Drain
     | PowerUp
     | Terminate

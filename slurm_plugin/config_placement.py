@@ -52,6 +52,10 @@ class Placement(Model):
     on_demand_after: OnDemandAfter | None = None
     final_on_demand: Share = 0.0
     """The last part of a run, by the counters that its program tells (``spotburst progress``)."""
+    cost_limit: Annotated[float, Field(gt=0, allow_inf_nan=False)] | None = None
+    """Of one run, over all its attempts and machines, in the same currency. A job's own (``cost_limit=…`` in its comment) may be lower."""
+    across_zones: bool = False
+    """Whether the nodes of one job may have machines in several zones."""
     queue_timeout: Period = 86400.0
     """A job that has found no capacity for this long is cancelled with CapacityUnavailable."""
 
@@ -73,4 +77,6 @@ class Placement(Model):
             on_demand_after_wait=after.wait if after else None,
             final_on_demand=self.final_on_demand,
             queue_timeout=self.queue_timeout,
+            cost_limit=self.cost_limit,
+            across_zones=self.across_zones,
         )

@@ -12,7 +12,8 @@ import uuid
 from functools import partial
 
 from slurm_plugin.cloud.provider import RefusalKind
-from slurm_plugin.ledger_offerings import LOST, OfferingsLedger
+from slurm_plugin.ledger_charges import ChargesLedger
+from slurm_plugin.ledger_offerings import LOST
 from slurm_plugin.ledger_records import (
     TOLD_NO_CAPACITY,
     WAIT_FORGOTTEN,
@@ -32,7 +33,7 @@ _TRY_AGAIN = (1.0, 30.0)
 """First and longest wait after TRY_LATER, in seconds; doubled each time."""
 
 
-class Ledger(OfferingsLedger):
+class Ledger(ChargesLedger):
     """The manager's memory. Times are Unix seconds by the clock that it was opened with."""
 
     # --- intents ------------------------------------------------------------------------------------------------------
@@ -284,6 +285,7 @@ class Ledger(OfferingsLedger):
         with self.batch():
             self._do("DELETE FROM seen_jobs WHERE job_id=?", job_id)
             self._do("DELETE FROM counters WHERE name=?", f"job:{job_id}")
+            self._forget_charges(job_id)
 
     def wait_begins(self, job_id: int) -> None:
         """The job finds no capacity, again or from now on."""
@@ -332,3 +334,4 @@ class Ledger(OfferingsLedger):
                 before,
             )
             self._do("DELETE FROM replacements WHERE state<>'open' AND created<?", before)
+            self._do("DELETE FROM charges WHERE job_over=1 AND ended<?", before)

@@ -31,6 +31,10 @@ CREATE TABLE IF NOT EXISTS replacements (
   PRIMARY KEY (job_id, node));
 CREATE TABLE IF NOT EXISTS seen_jobs (
   job_id INTEGER PRIMARY KEY, restart_count INTEGER NOT NULL, nodeset TEXT NOT NULL, nodes TEXT NOT NULL);
+CREATE TABLE IF NOT EXISTS charges (
+  job_id INTEGER NOT NULL, restart_count INTEGER NOT NULL, node TEXT NOT NULL, offering_id TEXT NOT NULL, began REAL NOT NULL,
+  ended REAL NOT NULL, price REAL, job_over INTEGER NOT NULL);
+CREATE INDEX IF NOT EXISTS charges_job ON charges (job_id, job_over);
 CREATE TABLE IF NOT EXISTS counters (
   name TEXT NOT NULL, kind TEXT NOT NULL, count INTEGER NOT NULL, last REAL NOT NULL, PRIMARY KEY (name, kind));
 CREATE TABLE IF NOT EXISTS events (
@@ -113,6 +117,36 @@ class SeenJob:
     restart_count: int
     nodeset: str
     nodes: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class Charge:
+    """One node of one attempt, since when (Unix seconds)."""
+
+    job_id: int
+    restart_count: int
+    node: str
+    began: float
+
+
+@dataclass(frozen=True, slots=True)
+class Spent:
+    """What a job has cost so far, all its attempts together, in the currency of the prices."""
+
+    paid: float
+    rate: float
+    """What it costs an hour now."""
+    unknown: bool
+    """A part of it has no known price, and is not in ``paid``."""
+
+
+@dataclass(frozen=True, slots=True)
+class AttemptCost:
+    """What one attempt cost, all its machines together; None where a price is not known."""
+
+    restart_count: int
+    machines: int
+    paid: float | None
 
 
 @dataclass(frozen=True, slots=True)

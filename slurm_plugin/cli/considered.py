@@ -8,6 +8,7 @@ from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli.memory import remembered
 from slurm_plugin.cli.offerings import Row, rows
 from slurm_plugin.config import Config
+from slurm_plugin.placement.limit import cost_limit
 from slurm_plugin.reconcile.offers import situation
 from slurm_plugin.requeue import left_of
 from slurm_plugin.slurm.records import Job
@@ -23,5 +24,10 @@ def considered_for(config: Config, job: Job | None, newest: Entry | None) -> lis
     wanted = {name for p in config.partitions if p.name in job.partition.split(",") for name in p.nodesets}
     memory, now = remembered(config), time.time()
     left = None if newest is None else left_of(newest)
-    need = situation(job, memory.waits.get(job.job_id), left, now)
-    return [row for n in config.nodesets if n.name in wanted for row in rows(config, n, memory, need, now)]
+    since = memory.waits.get(job.job_id)
+    found = []
+    for nodeset in config.nodesets:
+        if nodeset.name in wanted:
+            capped = cost_limit(job.comment, config.rules_of(nodeset)).limit is not None
+            found += rows(config, nodeset, memory, situation(job, since, left, now, capped), now)
+    return found

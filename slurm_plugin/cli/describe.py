@@ -10,6 +10,7 @@ from job_wrapper.interval import Interval
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
+from slurm_plugin.cli.charges import charged
 from slurm_plugin.cli.considered import considered_for
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.offerings import Row, price_text
@@ -60,7 +61,7 @@ def command(
     pace = story.interval(entries)
     next_words = story.outlook(shown, slurm_error, entries, run)
     paid, currency = costs(known, made, time.time())
-    whole = total(paid)
+    whole, charges = total(paid), charged(known, job, shown)
     considered = considered_for(known, shown, entries[-1] if entries else None) if known is not None else []
     if json:
         output.as_json(
@@ -82,6 +83,7 @@ def command(
                 "timeline": [{"time": when, "text": text} for when, text in told],
                 "next": next_words,
                 "cost": asdict(whole) | {"currency": currency},
+                "charged": charges,
                 "offerings": considered,
                 "interval": pace._asdict() if pace is not None else None,
             }
@@ -106,6 +108,7 @@ def command(
             ("Interval", _interval(pace)),
             ("Next", next_words),
             ("Cost", _cost(whole, currency)),
+            ("Charged", charges.text(currency) if charges else None),
             ("Comment", shown.comment if shown else None),
         ]
     )

@@ -14,17 +14,22 @@ from itertools import groupby
 from typing import TypeVar
 
 from job_wrapper.comments import comment
+from job_wrapper.run.asked import SIGNAL
 from slurm_plugin.actions import (
     OURS,
     Action,
     Adopt,
     CancelJob,
+    ChargeBegins,
+    ChargeEnds,
     Close,
     Drain,
     DropRequest,
+    EndJob,
     EndNotice,
     EndReplacement,
     ForgetJob,
+    HoldJob,
     Launch,
     PowerDown,
     PowerUp,
@@ -35,13 +40,16 @@ from slurm_plugin.actions import (
     RequeueJob,
     Resume,
     Retire,
+    SetAddress,
     SetDown,
     StartNow,
+    SuspendJob,
     Terminate,
     Undrain,
     WaitBegins,
     WaitEnds,
 )
+from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import OpenNotice
@@ -52,6 +60,7 @@ from slurm_plugin.placement import same_zone
 from slurm_plugin.reconcile.index import ACTIVE
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.client import SlurmClient
+from slurm_plugin.slurm.orders import NODES_A_CALL
 from slurm_plugin.slurm.records import Job
 
 UNDAMPED = (
@@ -67,6 +76,8 @@ UNDAMPED = (
     Retire,
     WaitBegins,
     WaitEnds,
+    ChargeBegins,
+    ChargeEnds,
 )
 """These change the ledger (or a file), which the very next look shows; a launch's repetition is bounded by its intent."""
 _Some = TypeVar("_Some", bound=Action)
@@ -107,12 +118,15 @@ class Applier:
 
     def _group(self, actions: list[Action], view: View, jobs_on: dict[str, list[Job]]) -> None:
         self._ledger_only(actions)
+        self._addresses(_of(actions, SetAddress))
         self._downs(_of(actions, SetDown), jobs_on)
         for action in actions:
             if isinstance(action, RequeueJob | ReleaseJob):
                 self._job(action)
             elif isinstance(action, CancelJob):
                 self._try(partial(self._cancel, action), action)
+            elif isinstance(action, SuspendJob | HoldJob | EndJob):
+                self._try(partial(self._stop, action), action)
             elif isinstance(action, StartNow):
                 self._try(partial(self._start_now, action), action)
             elif isinstance(action, Report):
@@ -166,6 +180,10 @@ class Applier:
             ledger.wait_begins(action.job_id)
         elif isinstance(action, WaitEnds):
             ledger.wait_ends(action.job_id)
+        elif isinstance(action, ChargeBegins):
+            ledger.charge_begins(action.charge, action.offering_id, action.price)
+        elif isinstance(action, ChargeEnds):
+            ledger.charge_ends(action.charge, action.ended)
         elif isinstance(action, Retire):
             ledger.retire(action.launch_id, action.why, blame=action.blame)
         elif isinstance(action, Close):
@@ -194,6 +212,13 @@ class Applier:
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
+    def _addresses(self, actions: list[SetAddress]) -> None:
+        """Slurm wants as many addresses as nodes."""
+        for address, group in _by(actions, lambda a: a.address).items():
+            for piece in launch_ids.chunks([a.node for a in group], NODES_A_CALL):
+                call = partial(self.client.update_nodes, piece, address=",".join([address] * len(piece)))
+                self._try(call, group[0], piece)
+
     def _downs(self, actions: list[SetDown], jobs_on: dict[str, list[Job]]) -> None:
         for action in actions:
             log.warning("node set down", node=action.node, reason=action.reason)
@@ -210,11 +235,8 @@ class Applier:
         reason: Callable[[_Some], str] | None = None,
     ) -> list[_Some]:
         """One call for all that share a reason. Returns those that Slurm did not refuse."""
-        groups: dict[str, list[_Some]] = defaultdict(list)
-        for action in actions:
-            groups[reason(action) if reason else ""].append(action)
         done: list[_Some] = []
-        for text, group in groups.items():
+        for text, group in _by(actions, reason or (lambda _: "")).items():
             names = [_node(a) for a in group]
             call = partial(self.client.update_nodes, names, state=state, reason=text or None)
             if self._try(call, group[0], names):
@@ -298,6 +320,20 @@ class Applier:
         log.warning("cancelled", job=action.name_id, reason=action.reason, why=action.text)
         self.ledger.event("cancelled", text, job=action.job_id)
 
+    def _stop(self, action: SuspendJob | HoldJob | EndJob) -> None:
+        job = self._jobs.get(action.job_id)
+        if job is not None:
+            self._tell(job, action.why)
+        if isinstance(action, EndJob):
+            self.client.end(action.name_id)
+        else:
+            self.client.hold(action.name_id, releasable=True)
+        if isinstance(action, SuspendJob):
+            self.client.signal(action.name_id, SIGNAL.name.removeprefix("SIG"))
+            # Last: should this be cut off, the job is asked again, which harms nothing.
+            self.ledger.count(f"job:{action.job_id}", f"cost-limit:{action.restart_count}")
+        log.warning(action.why, job=action.name_id, attempt=action.restart_count)
+
     def _start_now(self, action: StartNow) -> None:
         self.client.start_now(action.name_id)
         log.info("begin time cleared", job=action.name_id, attempt=action.restart_count, nodes=action.nodes)
@@ -338,6 +374,13 @@ class Applier:
 
 def _of(actions: list[Action], kind: type[_Some]) -> list[_Some]:
     return [a for a in actions if isinstance(a, kind)]
+
+
+def _by(actions: Iterable[_Some], key: Callable[[_Some], str]) -> dict[str, list[_Some]]:
+    groups: dict[str, list[_Some]] = defaultdict(list)
+    for action in actions:
+        groups[key(action)].append(action)
+    return groups
 
 
 def _node(action: Action) -> str:

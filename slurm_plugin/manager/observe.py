@@ -109,6 +109,8 @@ class Observer:
             requests=requests,
             seen=self.ledger.seen_jobs(),
             counters=self.ledger.counters(),
+            charges=self.ledger.charges(),
+            spent=self.ledger.spent(),
             silent_since=silent,
             own_network_suspect=suspect,
             missing_since=dict(self.memory.missing_since),

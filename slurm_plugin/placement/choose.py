@@ -107,7 +107,11 @@ def plan(
     passed: list[Choice] = []
     for index, offering in enumerate(offerings):
         state = states.get(offering.id) or OfferingState(offering.id)
-        against = excluded(offering, rules, known) or _not_yet(offering, rules, need, how, why, now)
+        against = (
+            excluded(offering, rules, known)
+            or _unpriced(offering, need, known)
+            or _not_yet(offering, rules, need, how, why, now)
+        )
         if against:
             passed.append(against if isinstance(against, Choice) else _ruled_out(offering, against))
         elif small := too_small(known.sizes.get(offering.id), node):
@@ -155,6 +159,13 @@ def excluded(offering: Offering, rules: Rules, known: Knowledge | None = None) -
 
 def _ruled_out(offering: Offering, why: str) -> Choice:
     return Choice(offering.id, why, math.inf, Passed.RULE)
+
+
+def _unpriced(offering: Offering, need: Need, known: Knowledge) -> str:
+    """A reservation is paid for already."""
+    if not need.capped or offering.market is Market.RESERVATION or known.price(offering) is not None:
+        return ""
+    return "its price is not known, and the run has a cost limit"
 
 
 def _not_yet(offering: Offering, rules: Rules, need: Need, how: Stance, why: str, now: float) -> Choice | None:

@@ -49,6 +49,10 @@ class Rules:
     final_on_demand: float = 0.0
     """The last part of a run, as a share of its work, that goes to capacity that can't be taken back."""
     queue_timeout: float = 86400.0
+    cost_limit: float | None = None
+    """Most that one run may cost, in the same currency."""
+    across_zones: bool = False
+    """Whether the nodes of one job may have machines in several zones."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -65,6 +69,8 @@ class Need:
     """Seconds that it still takes."""
     deadline: float | None = None
     """Unix seconds."""
+    capped: bool = False
+    """It has a cost limit: what has no known price is not bought."""
 
 
 class Stance(Enum):

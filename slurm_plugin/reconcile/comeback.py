@@ -28,6 +28,7 @@ from collections.abc import Iterator, Mapping
 
 from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
 from slurm_plugin.ledger_records import Replacement
+from slurm_plugin.reconcile.costs import over_limit
 from slurm_plugin.reconcile.flags import BUSY, Phase, bootable, down, ready
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
@@ -82,6 +83,7 @@ class _Dealer:
         for replacement in view.replacements:
             self.prepared[replacement.job_id].append(replacement)
         self.taken: set[str] = set()
+        self.over_limit = over_limit(view, index)
         self.ready: dict[str, dict[str, None]] = defaultdict(dict)
         """Idle nodes that nobody was dealt yet, by nodeset."""
         self.off: dict[str, dict[str, None]] = defaultdict(dict)
@@ -134,7 +136,7 @@ class _Dealer:
         )
 
     def _comes_back(self, job: Job) -> bool:
-        if not job.batch or not job.requeue:
+        if not job.batch or not job.requeue or job.job_id in self.over_limit:
             return False
         if job.has("PENDING"):
             # Started already, or its time has come: what was prepared for it is kept for it until it runs.

@@ -56,12 +56,22 @@ class Index:
         self.notices: dict[str, list[OpenNotice]] = defaultdict(list)
         for notice in view.notices:
             self.notices[notice.node].append(notice)
+        self._nodesets: dict[str, frozenset[str]] = {}
         self.cut: dict[str, float] = {}
         """By node: when Slurm last asked to end its machine. Whatever was launched before has been replaced or is not wanted."""
         for request in view.requests:
             if request.kind in ("suspend", "resume_fail"):
                 for node in request.nodes:
                     self.cut[node] = max(request.time, self.cut.get(node, 0.0))
+
+    def nodesets_of(self, partitions: str) -> frozenset[str]:
+        """Nodesets with nodes in one of these partitions (a list with commas), as Slurm shows them."""
+        found = self._nodesets.get(partitions)
+        if found is None:
+            named = [p for name in partitions.split(",") if (p := self.view.partitions.get(name)) is not None]
+            of = self.view.policy.nodeset_of
+            found = self._nodesets[partitions] = frozenset(of[n] for p in named for n in p.nodes if n in of)
+        return found
 
     def node(self, name: str) -> Node | None:
         """Slurm's record; None where Slurm does not know the node. Only to be asked while ``view.nodes`` is known."""

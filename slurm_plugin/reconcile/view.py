@@ -8,7 +8,7 @@ from dataclasses import dataclass, field
 from slurm_plugin.cloud.provider import Instance, Offering
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, NodeSet
-from slurm_plugin.ledger_records import Counter, Intent, OpenNotice, Replacement, SeenJob
+from slurm_plugin.ledger_records import Charge, Counter, Intent, OpenNotice, Replacement, SeenJob, Spent
 from slurm_plugin.placement import Knowledge, OfferingState, Rules
 from slurm_plugin.requests import Request
 from slurm_plugin.requeue import Limits, RunTail
@@ -62,6 +62,8 @@ class Policy:
     orphan_grace: float = 120.0
     requeue_window: float = 240.0
     limits: Limits = field(default_factory=Limits)
+    least_attempt: float = 600.0
+    """What an attempt takes at least until it has something to show for its cost: the interval of checkpoints."""
 
     @classmethod
     def of(cls, config: Config) -> Policy:
@@ -82,6 +84,7 @@ class Policy:
                 max_attempts_multi_node=config.recovery.max_attempts_multi_node,
                 barren_attempts=config.recovery.barren_attempts,
             ),
+            least_attempt=config.checkpoints.interval,
         )
 
 
@@ -128,6 +131,10 @@ class View:
     requests: tuple[Request, ...] = ()
     seen: Mapping[int, SeenJob] = field(default_factory=dict)
     counters: Mapping[tuple[str, str], Counter] = field(default_factory=dict)
+    charges: Mapping[tuple[int, int, str], Charge] = field(default_factory=dict)
+    """Nodes that jobs are being charged for, by job, restart count and node."""
+    spent: Mapping[int, Spent] = field(default_factory=dict)
+    """By job."""
     silent_since: Mapping[str, float] = field(default_factory=dict)
     """Nodes whose slurmd can't be reached, and since when. A node that is not here was reached, or not yet tried."""
     own_network_suspect: bool = False

@@ -94,9 +94,9 @@ class CliClient:
         """``scontrol update JobId=… StartTime=now``."""
         self._run("scontrol", "update", f"JobId={checked(job_id)}", "StartTime=now")
 
-    def hold(self, job_id: str) -> None:
-        """``scontrol hold``."""
-        self._run("scontrol", "hold", checked(job_id))
+    def hold(self, job_id: str, *, releasable: bool = False) -> None:
+        """``scontrol hold`` or ``uhold``."""
+        self._run("scontrol", "uhold" if releasable else "hold", checked(job_id))
 
     def release(self, job_id: str) -> None:
         """``scontrol release``."""

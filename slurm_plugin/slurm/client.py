@@ -56,8 +56,8 @@ class SlurmClient(Protocol):
         """Clear the begin time that a requeue sets (``StartTime=now``)."""
         ...
 
-    def hold(self, job_id: str) -> None:
-        """``scontrol hold``."""
+    def hold(self, job_id: str, *, releasable: bool = False) -> None:
+        """``scontrol hold``; ``releasable``: as if its owner had held it (``uhold``), so that the owner can let it go."""
         ...
 
     def release(self, job_id: str) -> None:
@@ -66,6 +66,14 @@ class SlurmClient(Protocol):
 
     def cancel(self, job_id: str) -> None:
         """``scancel`` of a job that waits; one that has started meanwhile is left alone."""
+        ...
+
+    def end(self, job_id: str) -> None:
+        """``scancel``, whatever the job's state."""
+        ...
+
+    def signal(self, job_id: str, name: str) -> None:
+        """``scancel --signal``: to all steps of the job but its batch shell."""
         ...
 
     def set_comment(self, job_id: str, comment: str) -> None:

@@ -84,10 +84,10 @@ class PyslurmClient:
         if not self._order(job_id, "update_job", changes={"begin_time": int(time.time())}):
             self._commands.start_now(job_id)
 
-    def hold(self, job_id: str) -> None:
-        """As ``scontrol hold``."""
-        if not self._order(job_id, "hold"):
-            self._commands.hold(job_id)
+    def hold(self, job_id: str, *, releasable: bool = False) -> None:
+        """As ``scontrol hold`` or ``uhold``."""
+        if releasable or not self._order(job_id, "hold"):
+            self._commands.hold(job_id, releasable=releasable)
 
     def release(self, job_id: str) -> None:
         """As ``scontrol release``."""
@@ -97,6 +97,14 @@ class PyslurmClient:
     def cancel(self, job_id: str) -> None:
         """``scancel --state=PENDING``."""
         self._commands.cancel(job_id)
+
+    def end(self, job_id: str) -> None:
+        """``scancel``."""
+        self._commands.end(job_id)
+
+    def signal(self, job_id: str, name: str) -> None:
+        """``scancel --signal``."""
+        self._commands.signal(job_id, name)
 
     def set_comment(self, job_id: str, comment: str) -> None:
         """Line breaks become spaces, and what is longer than Slurm takes is cut."""

@@ -39,7 +39,7 @@ def test_a_nodesets_own_keys_come_before_those_for_all(tmp_path: Path) -> None:
     [
         ({"policy": "best"}, "placement.policy: Input should be 'order', 'cheapest', 'most_available' or 'deadline'"),
         ({"interruptible": "maybe"}, "placement.interruptible: Input should be 'never', 'allowed' or 'required'"),
-        ({"region": ["a"]}, "placement.region: unknown key; allowed here: final_on_demand, gpu_types"),
+        ({"region": ["a"]}, "placement.region: unknown key; allowed here: across_zones, cost_limit, final_on_demand"),
         ({"max_price": 0}, "placement.max_price: "),
         ({"final_on_demand": "110%"}, "placement.final_on_demand: "),
         ({"final_on_demand": "a%"}, "'a%' is not a share: write a percentage such as 10%"),

@@ -10,6 +10,7 @@ import pytest
 
 from slurm_plugin.cloud.provider import RefusalKind
 from slurm_plugin.ledger import Ledger
+from slurm_plugin.ledger_records import Charge
 from tests.unit.cli.conftest import Said, Site
 
 Spotburst = Callable[..., Said]
@@ -166,3 +167,17 @@ def fake_squeue(site: Site, monkeypatch: pytest.MonkeyPatch) -> Callable[..., No
         monkeypatch.setenv("PATH", f"{folder}:{os.environ['PATH']}")
 
     return make
+
+
+def test_describe_tells_what_was_charged_and_the_limit(
+    spotburst: Spotburst, ledger: Ledger, fake_squeue: Callable[..., None]
+) -> None:
+    for restart, node, price in ((0, "spot-1", 9.0), (0, "spot-2", 9.0), (1, "spot-1", 36.0)):
+        charge = Charge(123, restart, node, 1000.0)
+        ledger.charge_begins(charge, A, price)
+        ledger.charge_ends(charge, 1000.0 + 3600.0)
+    fake_squeue(job_id=123, job_state="PENDING", partition="spot", comment="mine cost_limit=60")
+    said = json.loads(spotburst("describe", "123", "--json").out)["charged"]
+    assert (said["limit"], said["spent"]) == (60.0, 54.0)
+    assert [(one["restart_count"], one["machines"], one["paid"]) for one in said["attempts"]] == [(0, 2, 18.0), (1, 1, 36.0)]  # fmt: skip
+    assert "54.00 EUR, 2 machines at a time, of at most 60.00 EUR" in spotburst("describe", "123").out

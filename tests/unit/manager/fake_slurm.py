@@ -31,6 +31,8 @@ class SimNode:
     """When its power state last changed."""
     idle_since: float = 0.0
     lost_since: float | None = None
+    address: str = ""
+    """Where it was set and the node has not registered since."""
 
 
 @dataclass
@@ -52,6 +54,8 @@ class FakeSlurm:
         self.job: dict[int, SimJob] = {}
         self.unreachable = False
         self.refuse: set[str] = set()
+        self.deaf = False
+        """No wrapper answers."""
         self.log: list[tuple[float, str, str]] = []
 
     # --- the protocol -------------------------------------------------------------------------------------------------
@@ -74,7 +78,12 @@ class FakeSlurm:
     def record(self, node: SimNode) -> Node:
         base = "DOWN" if node.down else "ALLOCATED" if self.on(node.name) else "IDLE"
         return Node(
-            node.name, frozenset({base, "CLOUD", *node.flags}), node.reason, node.name, node.name, partitions=("spot",)
+            node.name,
+            frozenset({base, "CLOUD", *node.flags}),
+            node.reason,
+            node.address or node.name,
+            node.name,
+            partitions=("spot",),
         )
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -86,14 +95,19 @@ class FakeSlurm:
     ) -> None:
         names = list(names)
         self._answer()
+        if address is not None and len(address.split(",")) != len(names):
+            raise SlurmRefused("Invalid node name specified")
         refused = []
         for name in names:
             self.world.killer.act()
             if name not in self.node or name in self.refuse:
                 refused.append(name)
             else:
-                self.log.append((self.world.clock(), name, str(state)))
-                self._update(self.node[name], str(state), reason, refused)
+                if address is not None:
+                    self.node[name].address = address.split(",")[0]
+                if state is not None:
+                    self.log.append((self.world.clock(), name, state))
+                    self._update(self.node[name], state, reason, refused)
             self.world.killer.act()
         if refused:
             raise SlurmRefused(f"Invalid node state specified: {refused}")
@@ -142,6 +156,8 @@ class FakeSlurm:
         self._answer()
         self.world.killer.act()
         self._requeue(self.job[int(job_id)])
+        if hold:
+            self._hold(job_id)
         self.world.killer.act()
 
     def start_now(self, job_id: str) -> None:
@@ -153,8 +169,33 @@ class FakeSlurm:
             job.record = replace(job.record, reason="None", eligible_time=int(job.begin))
         self.world.killer.act()
 
-    def hold(self, job_id: str) -> None:
-        raise AssertionError("the manager never holds a pending job")
+    def hold(self, job_id: str, *, releasable: bool = False) -> None:
+        self._answer()
+        self.world.killer.act()
+        assert releasable, "its owner must be able to let it go"
+        self._hold(job_id)
+        self.world.killer.act()
+
+    def _hold(self, job_id: str) -> None:
+        job = self.job[int(job_id)]
+        job.record = replace(job.record, priority=0)
+
+    def signal(self, job_id: str, name: str) -> None:
+        """The wrapper of a held job commits, and has it requeued held."""
+        self._answer()
+        self.world.killer.act()
+        job = self.job[int(job_id)]
+        if name == "URG" and job.record.running and job.record.priority == 0 and not self.deaf:
+            self._requeue(job)
+        self.world.killer.act()
+
+    def end(self, job_id: str) -> None:
+        self._answer()
+        self.world.killer.act()
+        job = self.job[int(job_id)]
+        if job.record.has("PENDING", "RUNNING"):
+            job.record = replace(job.record, states=frozenset({"CANCELLED"}), end_time=int(self.world.clock()))
+        self.world.killer.act()
 
     def release(self, job_id: str) -> None:
         self._answer()
@@ -231,7 +272,7 @@ class FakeSlurm:
                 and machine.state(now) in (InstanceState.RUNNING, InstanceState.RECLAIMING)
             ):
                 f -= {"POWERING_UP", "NOT_RESPONDING"}
-                node.idle_since, node.lost_since = now, None
+                node.idle_since, node.lost_since, node.address = now, None, ""
                 if node.down and node.reason.startswith(("ResumeTimeout", "Not resp")):
                     node.down, node.reason = False, ""
             elif now - node.since > RESUME_TIMEOUT:
@@ -263,7 +304,7 @@ class FakeSlurm:
         if "POWER_DOWN" in f and (node.down or not busy):
             f -= {"POWER_DOWN", "POWERED_DOWN", "NOT_RESPONDING"}
             f |= {"POWERING_DOWN"}
-            node.since = now
+            node.since, node.address = now, ""
             if self.idle_on_node_suspend:
                 node.down = False
                 f.discard("DRAIN")

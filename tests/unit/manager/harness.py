@@ -14,6 +14,7 @@ from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
 from slurm_plugin.manager.say import Once
+from slurm_plugin.prices import PriceTable
 from slurm_plugin.reconcile import NodeSetFacts, Policy, Shape, View, decide
 from tests.unit.manager.world import Killed, Killer, World
 
@@ -61,8 +62,8 @@ class KillableLedger(Ledger):
 class Manager:
     """What ``Loop`` puts together, over the simulated world. ``step`` is one pass and one second."""
 
-    def __init__(self, world: World, rules: Policy, path: Path) -> None:
-        self.world, self.rules, self.path = world, rules, path
+    def __init__(self, world: World, rules: Policy, path: Path, *, prices: PriceTable | None = None) -> None:
+        self.world, self.rules, self.path, self.prices = world, rules, path, prices
         self.reach = FakeReach()
         self.deaths = 0
         self.actions: tuple[Action, ...] = ()
@@ -76,7 +77,7 @@ class Manager:
         lanes = {"sim": Lane(self.world.cloud)}
         self.observer = Observer(
             self.rules, self.world.slurm, lanes, self.ledger, self.world.state_dir,
-            once=once, reach=self.reach, clock=self.world.clock,  # type: ignore[arg-type]
+            once=once, reach=self.reach, prices=self.prices, clock=self.world.clock,  # type: ignore[arg-type]
         )  # fmt: skip
         launcher = Launcher(self.rules, lanes, self.ledger, lambda *_: {}, once)
         self.applier = Applier(self.world.slurm, self.ledger, launcher, once, self.world.clock)
