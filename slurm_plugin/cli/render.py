@@ -15,6 +15,10 @@ from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 
 app = typer.Typer(help="Print files for Slurm, systemd and clouds.", no_args_is_help=True)
 
+BinDirOption = Annotated[
+    Path | None,
+    typer.Option(help="Folder of spotburst's programs as the files are to name it; else that of this very spotburst."),
+]
 VersionOption = Annotated[str | None, typer.Option("--slurm-version", help="Such as 24.11.5; else slurmctld is asked.")]
 
 
@@ -33,20 +37,20 @@ def _version(known: Config, given: str | None) -> render.Version:
         raise UsageError(f"Slurm's version is not known: give --slurm-version, such as 24.11.5 ({error})") from error
 
 
+def _programs(bin_dir: Path | None) -> render.Programs:
+    return render.Programs.beside_python(bin_dir / "python" if bin_dir else None)
+
+
 def _show(text: str) -> None:
     print(text, end="" if text.endswith("\n") else "\n")
 
 
 @app.command()
-def slurm(config: ConfigOption = None, slurm_version: VersionOption = None) -> None:
+def slurm(config: ConfigOption = None, slurm_version: VersionOption = None, bin_dir: BinDirOption = None) -> None:
     """What slurm.conf needs: put it beside slurm.conf as spotburst.conf, and `include spotburst.conf` there."""
     known = _known(config)
-    programs = render.Programs.beside_python()
-    _show(
-        render.spotburst_conf(
-            known, _version(known, slurm_version), programs, known.slurm.conf.parent / "spotburst.conf"
-        )
-    )
+    include = known.slurm.conf.parent / "spotburst.conf"
+    _show(render.spotburst_conf(known, _version(known, slurm_version), _programs(bin_dir), include))
 
 
 @app.command()
@@ -64,13 +68,13 @@ def cgroup(config: ConfigOption = None, slurm_version: VersionOption = None) -> 
 
 @app.command("manager-service")
 def manager_service(
-    config: ConfigOption = None, user: Annotated[str, typer.Option(help="SlurmUser.")] = "slurm"
+    config: ConfigOption = None,
+    user: Annotated[str, typer.Option(help="SlurmUser.")] = "slurm",
+    bin_dir: BinDirOption = None,
 ) -> None:
     """The manager's systemd unit, for the controller."""
     known = _known(config)
-    _show(
-        render.manager_service(known, render.Programs.beside_python(), config_path=config or find_config(), user=user)
-    )
+    _show(render.manager_service(known, _programs(bin_dir), config_path=config or find_config(), user=user))
 
 
 @app.command("aws-events")
@@ -83,6 +87,6 @@ def aws_events(
 
 
 @app.command("agent-service")
-def agent_service(config: ConfigOption = None) -> None:
+def agent_service(config: ConfigOption = None, bin_dir: BinDirOption = None) -> None:
     """The node agent's systemd unit, for the nodes' image."""
-    _show(render.agent_service(render.Programs.beside_python(), slurm_conf=_known(config).slurm.conf))
+    _show(render.agent_service(_programs(bin_dir), slurm_conf=_known(config).slurm.conf))
