@@ -15,7 +15,8 @@ What machine a node is to have, and what is done about its *current* intent (the
     OFF         no, a job runs on it for STRANDED                set down: the job is requeued (slurmctld was killed, and recalls it so)
     OFF         recoverable    any                               end it; name free and something to buy: resume (cases 2, R7)
     ASKED_UP    no             any                               nothing: wait for POWERING_UP
-    COMING_UP   no             none                              name free: launch (a registration older than POWERING_UP is ignored)
+    COMING_UP   no             none                              name free: an address that is nobody's, if it has none; then
+    COMING_UP   no             none                              launch (a registration older than POWERING_UP is ignored)
     COMING_UP   no             none, nothing to buy              wait if that is short, else set down "no capacity"
     COMING_UP   no             asked, not in the listing         ask again with the same launch id (cases 12)
     COMING_UP   no             pending, running                  nothing: wait for the registration
@@ -26,7 +27,7 @@ What machine a node is to have, and what is done about its *current* intent (the
     UP          no             none                              retired ones not gone: set down. Otherwise not our machine: leave
     UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
     UP          no             silent long enough                set down, end it
-    UP          no             fine                              nothing (cases 10)
+    UP          no             fine                              nothing (cases 10); its own address where it has nobody's
     UP          recoverable    any                               end it, power down ("Not responding": only if it is silent or gone)
     any         not ours       any                               left to the administrator who set it down
 
@@ -39,6 +40,7 @@ from collections.abc import Iterator
 from datetime import datetime, timezone
 
 from slurm_plugin.actions import (
+    NOWHERE,
     OURS,
     Action,
     Adopt,
@@ -49,6 +51,7 @@ from slurm_plugin.actions import (
     Report,
     Resume,
     Retire,
+    SetAddress,
     SetDown,
     Terminate,
     Undrain,
@@ -203,6 +206,10 @@ def _recover(view: View, index: Index, node: Node) -> Iterator[Action]:
 def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
     phase = index.phase(node.name)
     if phase is Phase.UP:
+        if node.address == NOWHERE:  # registered, and slurmctld did not take its address from that (``cloud_dns``)
+            current = index.current(node.name)
+            machine = index.machine(current) if current else None
+            yield SetAddress(node.name, (machine.address if machine else "") or node.name)
         yield from _lost(view, index, node)
     elif phase is Phase.COMING_UP:
         yield from _boot(view, index, node)
@@ -259,6 +266,8 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         return
     if not index.name_is_free(name):
         return
+    if node.address == name:
+        yield SetAddress(name, NOWHERE)
     comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
     waiting = (*index.jobs_on.get(name, ()), *comes_back)
     offers = index.offers.of(nodeset, waiting[0] if waiting else None)

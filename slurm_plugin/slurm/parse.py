@@ -196,6 +196,12 @@ def gpus(tres: Any) -> int:
     return max(total, by_type)
 
 
+def _reason(data: Any) -> str:
+    """Why the job waits, as ``squeue`` shows it. Why Slurm itself holds a job is told in words beside ``JobHeldUser`` (22.05.8)."""
+    reason, words = text_of(data.get("state_reason")), text_of(data.get("state_description"))
+    return words.replace(" ", "_") if words and reason.startswith("JobHeld") else reason
+
+
 # --- records ----------------------------------------------------------------------------------------------------------
 
 
@@ -214,7 +220,7 @@ def job(data: Any) -> Job:
         job_id=job_id,
         name_id=_name_id(job_id, data),
         states=states,
-        reason=text_of(data.get("state_reason")),
+        reason=_reason(data),
         partition=text_of(data.get("partition")),
         user=text_of(data.get("user_name")),
         user_id=number(data.get("user_id")),

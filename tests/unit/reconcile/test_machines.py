@@ -10,6 +10,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from slurm_plugin.actions import (
+    NOWHERE,
     Action,
     Adopt,
     Close,
@@ -19,6 +20,7 @@ from slurm_plugin.actions import (
     Report,
     Resume,
     Retire,
+    SetAddress,
     SetDown,
     Terminate,
     Undrain,
@@ -86,6 +88,19 @@ def bare(flags: str, reason: str = "", **changes: Any) -> tuple[Action, ...]:
 )
 def test_a_node_without_a_machine(flags: str, reason: str, expected: list[str]) -> None:
     assert kinds(bare(flags, reason)) == expected
+
+
+def test_a_node_that_boots_has_an_address_that_is_nobodys_until_it_has_registered() -> None:
+    """Slurm would look its name up, which no DNS knows, and answer nobody meanwhile."""
+    boots = node("n1", COMING, address="n1")
+    nothing = {o.id: OfferingState(o.id, 1, refused_until=NOW + 300) for o in (A, B)}
+    for offerings, then in (({}, "Launch"), (nothing, "SetDown")):
+        actions = decide(view([boots], offerings=offerings))
+        assert actions[0] == SetAddress("n1", NOWHERE)
+        assert then in kinds(actions)
+    registered, i = node("n1", "ALLOCATED", address=NOWHERE), intent("n1")
+    for told in ("10.0.0.7", ""):
+        assert decide(view([registered], [], [i], [machine(i, address=told)])) == (SetAddress("n1", told or "n1"),)
 
 
 @pytest.mark.parametrize(

@@ -28,9 +28,13 @@ def policy(*names: str, **changes: Any) -> Policy:
 
 
 def node(
-    name: str, flags: str = "IDLE POWERED_DOWN", reason: str = "", partitions: tuple[str, ...] = ("spot",)
+    name: str,
+    flags: str = "IDLE POWERED_DOWN",
+    reason: str = "",
+    partitions: tuple[str, ...] = ("spot",),
+    address: str = "10.0.0.1",
 ) -> Node:
-    return Node(name, frozenset(("CLOUD", *flags.split())), reason, name, name, partitions=partitions)
+    return Node(name, frozenset(("CLOUD", *flags.split())), reason, address, name, partitions=partitions)
 
 
 def intent(

@@ -49,6 +49,21 @@ def test_jobs_of_each_version_give_the_same_records(version: str) -> None:
     assert array.eligible_time == 0
 
 
+@pytest.mark.parametrize(
+    ("reason", "words", "expected"),
+    [
+        ("JobHeldUser", "launch failed requeued held", "launch_failed_requeued_held"),
+        ("JobHeldUser", "", "JobHeldUser"),
+        ("JobHeldUser", None, "JobHeldUser"),
+        ("BeginTime", "something else", "BeginTime"),
+    ],
+)
+def test_why_slurm_itself_holds_a_job(reason: str, words: str | None, expected: str) -> None:
+    data = json.loads(recorded("22.05.8", "jobs"))
+    data["jobs"][0] |= {"state_reason": reason, "state_description": words}
+    assert parse.parse_jobs(json.dumps(data), "squeue")[0].reason == expected
+
+
 @pytest.mark.parametrize("version", VERSIONS)
 def test_nodes_of_each_version_give_the_same_records(version: str) -> None:
     nodes = {n.name: n for n in parse.parse_nodes(recorded(version, "nodes"), "sinfo")}
