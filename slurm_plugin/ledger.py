@@ -318,6 +318,10 @@ class Ledger(ChargesLedger):
             )
             return int(self._rows("SELECT count FROM counters WHERE name=? AND kind=?", name, kind)[0][0])
 
+    def first(self, name: str, kind: str) -> bool:
+        """Count one, and no more: the counter's ``last`` is the first time. Whether this is it."""
+        return bool(self._do("INSERT OR IGNORE INTO counters VALUES (?,?,1,?)", name, kind, self._clock()))
+
     def counters(self) -> dict[tuple[str, str], Counter]:
         """All, by (name, kind). Names of jobs are ``job:<id>``."""
         return {(row[0], row[1]): Counter(row[2], row[3]) for row in self._rows("SELECT * FROM counters")}

@@ -53,6 +53,10 @@ WAIT_FORGOTTEN = 3600.0
 """Seconds without another try in vain after which a wait begins anew: the job waited for something else meanwhile."""
 
 
+COST_ASKED = "cost-limit"
+"""Begins the kind of the counter, one an attempt, of a job that was asked to be suspended for its cost; its ``last`` is when it was first."""
+
+
 class IntentState(str, Enum):
     """Life of a launch intent. Open: asked, live, retired. Closed: refused, gone."""
 

@@ -52,7 +52,7 @@ from slurm_plugin.actions import (
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import OpenNotice
+from slurm_plugin.ledger_records import COST_ASKED, OpenNotice
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.say import Once, log
@@ -322,17 +322,19 @@ class Applier:
 
     def _stop(self, action: SuspendJob | HoldJob | EndJob) -> None:
         job = self._jobs.get(action.job_id)
+        if isinstance(action, SuspendJob):
+            self.client.hold(action.name_id, releasable=True)
+            self.client.signal(action.name_id, SIGNAL.name.removeprefix("SIG"))
+            # Last: should this be cut off, the job is asked again, which harms nothing.
+            if not self.ledger.first(f"job:{action.job_id}", f"{COST_ASKED}:{action.restart_count}"):
+                return
+        log.warning(action.why, job=action.name_id, attempt=action.restart_count)
         if job is not None:
             self._tell(job, action.why)
         if isinstance(action, EndJob):
             self.client.end(action.name_id)
-        else:
+        elif isinstance(action, HoldJob):
             self.client.hold(action.name_id, releasable=True)
-        if isinstance(action, SuspendJob):
-            self.client.signal(action.name_id, SIGNAL.name.removeprefix("SIG"))
-            # Last: should this be cut off, the job is asked again, which harms nothing.
-            self.ledger.count(f"job:{action.job_id}", f"cost-limit:{action.restart_count}")
-        log.warning(action.why, job=action.name_id, attempt=action.restart_count)
 
     def _start_now(self, action: StartNow) -> None:
         self.client.start_now(action.name_id)

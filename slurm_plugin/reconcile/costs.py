@@ -5,7 +5,7 @@
     active on a node of ours, not charged for it                    its charge begins, at its machine's price of now
     charged for a node that it has left                             its charge ends
     it has a limit, runs, and would cross it before it has saved    asked to be suspended: an urgent checkpoint, then held
-    … and still runs ``COST_GRACE`` later                           requeued held (which gives it Slurm's KillWait), else ended
+    … and still runs ``COST_GRACE`` after the first asking          requeued held (which gives it Slurm's KillWait), else ended
     its nodes boot, and the attempt would cross the limit           requeued held, else ended
     it waits, and its next attempt would cross the limit            held
     its own limit can't be read                                     said to it once
@@ -29,7 +29,7 @@ from slurm_plugin.actions import (
     SuspendJob,
 )
 from slurm_plugin.cloud.provider import Market
-from slurm_plugin.ledger_records import Charge, IntentState, Spent
+from slurm_plugin.ledger_records import COST_ASKED, Charge, IntentState, Spent
 from slurm_plugin.placement.limit import CostLimit, cost_limit
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
@@ -81,8 +81,8 @@ def exceeds(view: View, index: Index, job: Job, limit: CostLimit) -> bool:
     if limit.limit is None or not job.has("PENDING", *ACTIVE):
         return False
     spent = view.spent.get(job.job_id, NOTHING)
-    if job.has("PENDING") or job.has("CONFIGURING"):
-        # A boot that is being charged is a part of this attempt.
+    if job.has("PENDING") or (job.has("CONFIGURING") and not spent.rate):
+        # Once a boot is charged the attempt has begun, and may have what is left.
         return spent.paid + _next(view, index, job) > limit.limit
     return spent.paid + spent.rate * SAVING / 3600.0 >= limit.limit
 
@@ -153,10 +153,16 @@ def _stop(view: View, index: Index, job: Job, limit: CostLimit) -> Iterator[Acti
         why = f"{text}, and this attempt would cost more ({who})"
         yield _away(job, why) if can_wait else EndJob(job.job_id, job.name_id, job.restart_count, why)
         return
-    asked = view.counters.get((f"job:{job.job_id}", f"cost-limit:{job.restart_count}"))
-    if asked is None:
-        yield SuspendJob(job.job_id, job.name_id, job.restart_count, f"{text} ({who}); held after its checkpoint")
-    elif view.now - asked.last >= COST_GRACE:
+    asked = view.counters.get((f"job:{job.job_id}", f"{COST_ASKED}:{job.restart_count}"))
+    if asked is None or view.now - asked.last < COST_GRACE:
+        # Again and again: a program that has just begun has nothing to save yet, and says so. The words stay the same meanwhile.
+        yield SuspendJob(
+            job.job_id,
+            job.name_id,
+            job.restart_count,
+            f"{COST_LIMIT}: {limit.limit:g} is all but spent ({who}); held after its checkpoint",
+        )
+    else:
         why = f"{COST_LIMIT}: no checkpoint within {COST_GRACE:g} s ({who})"
         yield _away(job, why) if can_wait else EndJob(job.job_id, job.name_id, job.restart_count, why)
 
