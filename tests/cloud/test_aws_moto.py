@@ -113,6 +113,16 @@ def test_what_was_put_off_within_a_fleet_is_asked_for_anew(ec2: Ec2Stage) -> Non
     assert used[0] == ask[0].launch_id, "the first token is the launch id itself"
 
 
+def test_a_fleet_that_comes_empty_and_without_an_error_is_no_capacity(ec2: Ec2Stage) -> None:
+    """HTTP 200, no instances, no errors, nothing raised (docs/cases.md, 5)."""
+    ec2.server.faults.fleet_errors.append(("", ""))
+    answers = ec2.provider.launch(requests(ec2, ["spot-1", "spot-2"]))
+    assert [(a.kind, a.code) for a in answers if isinstance(a, Refused)] == [
+        (RefusalKind.NO_CAPACITY, "EmptyFleet")
+    ] * 2
+    assert ec2.living() == {}
+
+
 def test_a_retry_is_the_same_call_though_the_settings_have_changed(ec2: Ec2Stage) -> None:
     ec2.lose_answers(1)
     ask = requests(ec2, ["spot-1", "spot-2", "spot-3"])
