@@ -4,9 +4,11 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import socket
 import subprocess
 import sys
+import time
 from pathlib import Path
 
 import pytest
@@ -28,11 +30,18 @@ def site(tmp_path: Path) -> Path:
 
 
 def call(site: Path, program: str, *arguments: str, closed: bool = True, **environment: str) -> None:
-    """As slurmctld does: SLURM_CONF, hardly anything else, and on 22.05 no open files."""
+    """As slurmctld does: SLURM_CONF, hardly anything else, and on 22.05 no open files. Returns when all of it has ended."""
     command = [str(BIN / f"spotburst-{program}"), *arguments]
     script = 'exec "$0" "$@" <&- >&- 2>&-' if closed else 'exec "$0" "$@"'
     env = {"SLURM_CONF": f"{site}/slurm.conf", **environment}
-    subprocess.run(["/bin/sh", "-c", script, *command], env=env, check=False, timeout=30)
+    ended, held = os.pipe()
+    try:
+        subprocess.run(["/bin/sh", "-c", script, *command], env=env, check=False, timeout=30, pass_fds=[held])
+    finally:
+        os.close(held)
+    # What goes on in the background holds the other end.
+    assert select.select([ended], [], [], 30)[0]
+    os.close(ended)
 
 
 @pytest.mark.parametrize("closed", [True, False])
@@ -111,6 +120,23 @@ def test_a_manager_that_does_not_listen_stops_nothing(site: Path) -> None:
         manager.bind(f"{site}/state/manager.sock")
     call(site, "suspend", "c1")
     assert len(read_requests(site / "state")) == 1
+
+
+def test_a_disk_that_hangs_does_not_keep_slurmctld_waiting(site: Path) -> None:
+    """The program ends and lets go of its output, for which slurmctld waits too; what it has to record is not lost."""
+    text = (site / "burst.yaml").read_bytes()
+    (site / "burst.yaml").unlink()
+    os.mkfifo(site / "burst.yaml")  # opening it takes until somebody writes
+    command = [BIN / "spotburst-resume", "c[1-2]"]
+    done = subprocess.run(
+        command, env={"SLURM_CONF": f"{site}/slurm.conf"}, capture_output=True, check=False, timeout=30
+    )
+    assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
+    assert read_requests(site / "state") == []
+    (site / "burst.yaml").write_bytes(text)
+    while not read_requests(site / "state"):
+        time.sleep(0.01)
+    assert [r.nodes for r in read_requests(site / "state")] == [("c1", "c2")]
 
 
 def test_no_state_directory_leaves_nothing_behind(tmp_path: Path) -> None:
