@@ -84,6 +84,14 @@ def _flag(text: str) -> bool:
     return text.lower() in ("1", "yes", "y", "true")
 
 
+def is_interactive(job: SlurmJob, environ: Mapping[str, str] = os.environ) -> bool:
+    """Whether the job was started by srun or salloc. sbatch leaves a word in the environment, which spares the question."""
+    if environ.get("ENVIRONMENT") == "BATCH":
+        return False
+    view = job.view()
+    return view is not None and not view.batch
+
+
 class SlurmJob:
     """Commands about one job. ``job_id`` is the plain number (``SLURM_JOB_ID``), which is right for an array task too."""
 

@@ -175,6 +175,24 @@ class Attempt(Beginning):
             except SpotburstError as error:
                 self.say(f"older checkpoints could not be deleted: {error}")
 
+    @property
+    def newest(self) -> CommitRef | None:
+        """The run's newest commit, as far as this attempt knows."""
+        commits = self._claim.entry.summary.commits if self.claimed else ()
+        return commits[-1] if commits else None
+
+    def how_to_go_on(self) -> str:
+        """For the user who ended it: the last commit, and what goes on from it."""
+        newest = self.newest
+        if newest is None:
+            return "there is no commit yet: the next start begins anew"
+        at = f"step {newest.step} (entry {newest.seq})" if newest.step is not None else f"entry {newest.seq}"
+        name = "" if self.options.name == "main" else f" --name {self.options.name}"
+        how = f"a new job with `spotburst run --run {self.run.split('/')[1]}{name} …`"
+        if self.options.run or not self.identity.in_slurm:
+            how = "the same command"
+        return f"the last commit is {at}, {max(0.0, self.clock() - newest.time):.0f} s old: {how} goes on from it"
+
     def check(self) -> None:
         """Raises ``Fenced`` when a newer attempt holds the run."""
         self._claim.check()

@@ -6,6 +6,7 @@ import contextlib
 import os
 import sys
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -21,11 +22,12 @@ from job_wrapper.run.machine import Machine
 from job_wrapper.run.options import parse_options
 from job_wrapper.run.rules import Rules
 from job_wrapper.run.server import socket_path
-from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.slurm_job import SlurmJob, is_interactive
 
 if TYPE_CHECKING:
     from job_wrapper.run.following import Following
     from job_wrapper.run.gang import Gang
+    from job_wrapper.run.interactive import Session
 
 
 def _sayer(prefix: str) -> Callable[[str], None]:
@@ -53,6 +55,12 @@ def main(argv: Sequence[str] | None = None) -> int:
         return int(error.exit_code)
     try:
         job = SlurmJob(identity.job_id, bin_dir=node.slurm_bin) if identity.in_slurm else None
+        session: Session | None = None
+        if job is not None and is_interactive(job):
+            from job_wrapper.run.interactive import begin_session
+
+            session = begin_session(sys.argv[1:] if argv is None else argv, options, identity, say)
+            options = replace(options, requeue=False)
         make: type[Attempt] = Attempt
         if identity.rank > 0:
             from job_wrapper.run.follower import Follower
@@ -85,6 +93,8 @@ def main(argv: Sequence[str] | None = None) -> int:
                 "watching the job's preempt time instead"
             )
             watchers.append(PreemptWatcher(job.view, identity.restart_count))
+        if session is not None:
+            watchers = [session.watched(watcher) for watcher in watchers]
         machine: Machine | Following = Machine(rules)
         gang: Gang | None = None
         if identity.rank > 0:
@@ -102,4 +112,8 @@ def main(argv: Sequence[str] | None = None) -> int:
         say(str(error))
         return int(error.exit_code)
     code = wrapper.run()
+    if session is not None:
+        session.end(attempt.newest is not None)
+    if wrapper.by_hand and code != 0 and attempt.commits:
+        say(f"ended by Ctrl-C; {attempt.how_to_go_on()}")
     return leave(code, wrapper.quiet)

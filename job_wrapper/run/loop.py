@@ -74,6 +74,8 @@ class Wrapper:
         self._exit_seen = False
         self._collect_wanted = False
         self._code: int | None = None
+        self.by_hand = False
+        """Ctrl-C was sent to the program."""
         self._server = Server(self._selector, socket_path)
 
     def run(self) -> int:
@@ -152,6 +154,7 @@ class Wrapper:
         elif number in _FORWARDED:
             if not self.child.started:
                 self._code = 128 + number
+            self.by_hand = True
             self.child.signal(number)
         elif number == signal.SIGTSTP:
             self.child.signal(signal.SIGSTOP)

@@ -76,6 +76,7 @@ class Room:
             "SLURM_CLUSTER_NAME": "c",
             "SLURM_STEP_ID": "0",
             "SLURM_PROCID": "0",
+            "ENVIRONMENT": "BATCH",
         }
         if restarts:
             base["SLURM_RESTART_COUNT"] = str(restarts)
