@@ -63,6 +63,8 @@ def test_launches_that_go_wrong(cluster: LocalCluster, tmp_path: Path) -> None:
 
     cluster.wait_for(lambda: machines("spot") and machines("slow"), 30, "machines")
     (never_up,) = machines("slow")
+    # 20: slurmctld reads its configuration again while nodes boot, and loses none of them.
+    cluster.run("scontrol", "reconfigure")
 
     # 3: nothing is made of a job for which the quota does not suffice, and its user is told.
     cluster.wait_for(lambda: "VcpuLimitExceeded: you have 12" in job(too_much).comment, 30, "the quota's words")
