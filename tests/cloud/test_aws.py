@@ -174,7 +174,7 @@ def test_a_quota_of_nothing_is_permanent() -> None:
 
 
 def test_an_answer_with_nothing_in_it_is_no_capacity() -> None:
-    """cases 5: HTTP 200, no instances, no errors."""
+    """docs/cases.md, 5: HTTP 200, no instances, no errors."""
     ids, errors = fleet.read({"FleetId": "fleet-1", "Instances": [], "Errors": []})
     assert ids == []
     assert most_telling(errors).kind is RefusalKind.NO_CAPACITY

@@ -226,7 +226,7 @@ def test_no_credentials_and_no_endpoint_are_told_apart(ec2: Ec2Stage, monkeypatc
 
 
 def test_spot_machines_that_stop_are_lost_by_themselves() -> None:
-    """cases 14."""
+    """docs/cases.md, 14."""
     record = {"InstanceId": "i-1", "State": {"Name": "stopped"}, "InstanceLifecycle": "spot", "Tags": []}
     machine = listing.read(record).machine
     assert machine.state is InstanceState.GONE

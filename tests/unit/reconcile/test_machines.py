@@ -1,4 +1,4 @@
-"""The node table: each line of it, each trap of cases/slurm_and_cloud, and what must hold for any combination whatever."""
+"""The node table: each line of it, each trap of docs/cases.md, and what must hold for any combination whatever."""
 
 from __future__ import annotations
 
