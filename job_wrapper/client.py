@@ -364,6 +364,11 @@ def _nothing(number: int, frame: object) -> None:
     """The wrapper has the same signal, and asks for a checkpoint if one is due."""
 
 
+def holds(number: int) -> bool:
+    """Whether the handler of that signal is the one put here, which does nothing."""
+    return signal.getsignal(number) is _nothing
+
+
 def _give_back_signals() -> None:
     for number in _taken:
         if signal.getsignal(number) is _nothing:

@@ -21,6 +21,9 @@ Program to wrapper::
     {"type":"progress","completed":120,"total":1500}       for describe, and for programs that restart by counters (it needs no
                                                            subscribe: connect, send this line, close).
 
+    {"type":"signal.ask","number":15}                      has the wrapper had that signal too (it needs no subscribe)? Answered by
+                                                           "signal": {"type":"signal","ago":0.3 or null}, seconds since it last came.
+
 Wrapper to program::
 
     {"type":"welcome","run":"c/12/main","uri":"s3://b/p","endpoint_url":"","epoch":3,"data":"c/12/main/data/e00000003",

@@ -1,4 +1,4 @@
-"""Telling the wrapper how far a program is: ``spotburst progress 40 100``, and `job_wrapper.progress` for Python."""
+"""Words with the wrapper over a connection of their own: ``spotburst progress 40 100``, and what a rank asks about signals."""
 
 from __future__ import annotations
 
@@ -9,7 +9,7 @@ import sys
 from collections.abc import Sequence
 
 from job_wrapper.errors import UsageError
-from job_wrapper.protocol import SOCKET_VARIABLE, encode
+from job_wrapper.protocol import MAX_LINE, SOCKET_VARIABLE, decode, encode
 
 USAGE = "spotburst progress COMPLETED [TOTAL]"
 _WAIT = 10.0
@@ -25,6 +25,19 @@ def tell(completed: int, total: int | None, path: str) -> None:
         stream.settimeout(_WAIT)
         stream.connect(path)
         stream.sendall(encode({"type": "progress", "completed": completed, "total": total}))
+
+
+def ask_signal(number: int, path: str) -> float | None:
+    """Seconds since the wrapper last had that signal; None: never. Raises ``OSError`` where it is gone, or does not know the question."""
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
+        stream.settimeout(_WAIT)
+        stream.connect(path)
+        stream.sendall(encode({"type": "signal.ask", "number": number}))
+        answer = decode(stream.makefile("rb").readline(MAX_LINE))
+    ago = answer.get("ago") if answer is not None else 0.0
+    if answer is None or not (ago is None or isinstance(ago, int | float)):
+        raise OSError("the wrapper does not tell of signals")
+    return ago
 
 
 def main(arguments: Sequence[str]) -> int:

@@ -37,6 +37,7 @@ from job_wrapper.checkpoint import process
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, SocketCommitter, find_committer
 from job_wrapper.checkpoint.dcp_reader import RunReader
 from job_wrapper.checkpoint.dcp_writer import RunWriter
+from job_wrapper.checkpoint.torchrun import end_with_torchrun
 from job_wrapper.client import Restore
 from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RestoreFailed, SpotburstError, UsageError
 from job_wrapper.protocol import COMMITS_VARIABLE, SOCKET_VARIABLE
@@ -119,6 +120,7 @@ class DistributedRun:
         else:
             # Slurm and torchrun signal every rank. One, or the wrapper, has heard it, and all ranks leave together.
             process.on_signals(lambda number: None)
+            end_with_torchrun()
         return cls(store, known, mine, group, root)
 
     def wanted(self) -> bool:

@@ -28,6 +28,7 @@ from job_wrapper.run.hear import hear, seconds_of
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
 from job_wrapper.run.server import Server, remove_dead
+from job_wrapper.run.signals import Signals
 from job_wrapper.run.surroundings import surroundings
 from job_wrapper.run.worker import Results, Worker
 from job_wrapper.slurm_job import SlurmJob
@@ -80,9 +81,9 @@ class Wrapper:
 
     def run(self) -> int:
         """Until it is over; returns the exit code. The program and all it started are gone then."""
-        signals = self._open_signals()
+        signals = Signals((*IGNORED, *_FORWARDED, *_JOB_CONTROL, asked.SIGNAL, signal.SIGCHLD))
         self._selector.register(self._results.fd, selectors.EVENT_READ, "results")
-        self._selector.register(signals, selectors.EVENT_READ, "signals")
+        self._selector.register(signals.fd, selectors.EVENT_READ, "signals")
         try:
             self._store.submit(self._begin)
             for watcher in self._watchers:
@@ -105,33 +106,23 @@ class Wrapper:
         """No worker is in the middle of something that may hang."""
         return self._store.idle and self._upkeep.idle and self._slurm.idle
 
-    def _open_signals(self) -> int:
-        out, into = os.pipe()
-        os.set_blocking(out, False)
-        os.set_blocking(into, False)
-        signal.set_wakeup_fd(into, warn_on_full_buffer=False)
-        for number in (*IGNORED, *_FORWARDED, *_JOB_CONTROL, asked.SIGNAL, signal.SIGCHLD):
-            signal.signal(number, lambda *_: None)
-        return out
-
     def _emit(self, notice: Notice | None) -> None:
         self._results.put(ev.Withdrawn() if notice is None else ev.Heard(notice))
 
-    def _once(self, signals: int) -> None:
+    def _once(self, signals: Signals) -> None:
         now = self.clock()
         wake = self.machine.wake()
         times = [t for t in (wake, self._next_check) if t is not None]
         timeout = max(0.0, min(times) - now) if times else None
         for key, mask in self._selector.select(timeout):
             if key.data == "signals":
-                with contextlib.suppress(BlockingIOError):
-                    for number in os.read(signals, 4096):
-                        self._signalled(number)
+                for number in signals.take():
+                    self._signalled(number)
             elif key.data == "results":
                 for item in self._results.take():
                     self._result(item)
             else:
-                self._programs_said(self._server.handle(key, mask))
+                self._programs_said(self._server.handle(key, mask), signals)
         self._reap()
         now = self.clock()
         if self._next_check is not None and now >= self._next_check:
@@ -183,7 +174,9 @@ class Wrapper:
         else:
             self._event(item)
 
-    def _programs_said(self, heard: Sequence[tuple[int, dict[str, Any] | None]]) -> None:
+    def _programs_said(
+        self, heard: Sequence[tuple[int, dict[str, Any] | None]], signals: Signals | None = None
+    ) -> None:
         for client, message in heard:
             for event in hear(client, message):
                 if isinstance(event, ev.Subscribed):
@@ -197,6 +190,8 @@ class Wrapper:
                 self._restore_failed(client, message)
             elif message is not None and kind in ("restore.done", "progress"):
                 self._progress(message)
+            elif message is not None and kind == "signal.ask" and signals is not None:
+                self._server.send(client, {"type": "signal", "ago": signals.ago(message.get("number"))})
 
     def _progress(self, message: dict[str, Any]) -> None:
         counters = counters_of(message)
