@@ -26,7 +26,7 @@ from slurm_plugin.cloud.local.state import Process, read_json, write_json
 from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster import accounting
-from slurm_plugin.local_cluster.daemons import Daemons
+from slurm_plugin.local_cluster.daemons import Daemons, without_name_server
 from slurm_plugin.local_cluster.munge import Munge
 from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
@@ -261,7 +261,7 @@ class LocalCluster:
 
     def start_slurmctld(self) -> None:
         """Also to start it again after ``kill_slurmctld``."""
-        command = [self._command("slurmctld"), "-D", "-f", str(self.slurm_conf)]
+        command = without_name_server(self.root / "run", [self._command("slurmctld"), "-D", "-f", str(self.slurm_conf)])
         self.daemons.start("slurmctld", command, self.environment, self.log / "slurmctld.out")
         self.wait_for(
             lambda: "is UP" in self.run("scontrol", "ping", check=False), 30, "slurmctld's answer", alive="slurmctld"
