@@ -55,6 +55,7 @@ from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import COST_ASKED, OpenNotice
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
+from slurm_plugin.manager.many import shared_reasons
 from slurm_plugin.manager.say import Once, log
 from slurm_plugin.placement import same_zone
 from slurm_plugin.reconcile.index import ACTIVE
@@ -119,7 +120,7 @@ class Applier:
     def _group(self, actions: list[Action], view: View, jobs_on: dict[str, list[Job]]) -> None:
         self._ledger_only(actions)
         self._addresses(_of(actions, SetAddress))
-        self._downs(_of(actions, SetDown), jobs_on)
+        self._downs(_of(actions, SetDown), view, jobs_on)
         for action in actions:
             if isinstance(action, RequeueJob | ReleaseJob):
                 self._job(action)
@@ -219,10 +220,11 @@ class Applier:
                 call = partial(self.client.update_nodes, piece, address=",".join([address] * len(piece)))
                 self._try(call, group[0], piece)
 
-    def _downs(self, actions: list[SetDown], jobs_on: dict[str, list[Job]]) -> None:
+    def _downs(self, actions: list[SetDown], view: View, jobs_on: dict[str, list[Job]]) -> None:
         for action in actions:
             log.warning("node set down", node=action.node, reason=action.reason)
-        done = self._nodes(actions, "down", lambda a: a.reason)
+        reasons = shared_reasons({a.node: a.reason for a in actions}, view.intents)
+        done = self._nodes(actions, "down", lambda a: reasons[a.node])
         for action in done:
             for job in jobs_on.get(action.node, ()):
                 text = action.tell or action.reason.removeprefix(OURS)

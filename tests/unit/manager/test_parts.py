@@ -10,6 +10,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -27,7 +28,7 @@ from slurm_plugin.manager.say import Once
 from slurm_plugin.manager.single import only_one
 from slurm_plugin.manager.wake import Waker
 from tests.unit.manager.harness import policy
-from tests.unit.reconcile.views import NOW, job, view
+from tests.unit.reconcile.views import NOW, intent, job, view
 
 
 class Hanging:
@@ -134,6 +135,7 @@ class Slurm:
 
     def __init__(self) -> None:
         self.nodes: list[tuple[tuple[str, ...], str]] = []
+        self.reasons: list[str | None] = []
         self.jobs: list[str] = []
         self.fail: Callable[[str], None] = lambda name: None
 
@@ -142,6 +144,7 @@ class Slurm:
         for name in names:
             self.fail(name)
         self.nodes.append((names, state))
+        self.reasons.append(reason)
 
     def requeue(self, job_id: str, *, hold: bool = False) -> None:
         self.fail(job_id)
@@ -211,6 +214,22 @@ def test_many_nodes_are_one_call(parts: tuple[Slurm, Cloud, Applier]) -> None:
     assert [r.node for r in applier.ledger.replacements()] == ["n1", "n2", "n3"]
 
 
+def test_many_nodes_lost_at_once_are_one_call_and_each_is_told_in_the_ledger(
+    parts: tuple[Slurm, Cloud, Applier],
+) -> None:
+    slurm, _, applier = parts
+    names = [f"n{k}" for k in range(400)]
+    intents = [intent(name, launch_id=f"l-{name}", instance_id=f"i-{name}") for name in names]
+    downs = tuple(SetDown(name, f"spotburst: i-{name} is gone") for name in names)
+    applier.apply(downs, view(intents=intents))
+    assert slurm.nodes == [(tuple(names), "down")]
+    assert slurm.reasons == ["spotburst: its machine is gone"]
+    assert {e.node for e in applier.ledger.events() if e.kind == "down"} == set(names)
+    slurm.nodes.clear()
+    applier.apply(downs[:2], replace(view(intents=intents), now=NOW + 1000))
+    assert slurm.reasons[1:] == [f"spotburst: i-{name} is gone" for name in names[:2]], "a few are told each its own"
+
+
 def test_a_refused_act_is_not_repeated_in_the_next_pass(parts: tuple[Slurm, Cloud, Applier]) -> None:
     slurm, _, applier = parts
     tries: list[str] = []
@@ -220,8 +239,6 @@ def test_a_refused_act_is_not_repeated_in_the_next_pass(parts: tuple[Slurm, Clou
         raise SlurmRefused("Invalid node state specified")
 
     slurm.fail = fail
-    from dataclasses import replace
-
     for tenth in range(30):
         applier.apply((SetDown("n1", "spotburst: a"),), replace(view(), now=NOW + tenth / 10))
     assert len(tries) == 2
