@@ -60,7 +60,10 @@ class Hearing:
         self._changed: set[str] = set()
         self._lock = threading.Lock()
         self._stopped = threading.Event()
-        self._threads = [threading.Thread(target=self._run, args=(e,), daemon=True) for e in self._ears.values()]
+        self._threads = [
+            threading.Thread(target=self._run, args=(ear,), name=f"messages-{ear.name}", daemon=True)
+            for ear in self._ears.values()
+        ]
 
     def start(self) -> None:
         """Begin."""
@@ -102,6 +105,8 @@ class Hearing:
                 failures = 0
                 self._once.well(what)
             except Exception as error:
+                if self._stopped.is_set():
+                    return  # the ledger may be closed by now
                 said = str(error) if isinstance(error, CloudUnavailable) else repr(error)
                 self._once.fault(what, f"can't be had, so nodes and the cloud's listing alone tell of reclaims: {said}")
                 self._stopped.wait(self._pauses[min(failures, len(self._pauses) - 1)])
