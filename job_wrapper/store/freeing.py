@@ -8,6 +8,7 @@ that claim and nothing is deleted. A crash in between leaves data that no entry 
 from __future__ import annotations
 
 import os
+import re
 import socket
 import time
 from collections.abc import Callable, Iterator
@@ -29,6 +30,7 @@ KEEP_ENDED = 7 * 86400.0
 DELETED, EXPIRED = "Deleted", "Expired"
 """Reasons of a freed run's last entry."""
 _FREED = "freed"
+_SLURM_ID = re.compile(r"\d+(_\d+)?\Z")
 _AGAIN = 3600.0
 """Seconds until a run that was due is looked at again: it may not have been freed wholly."""
 
@@ -124,14 +126,29 @@ class Swept(NamedTuple):
     error: str = ""
 
 
+def job_of(run: str, entry: Entry) -> str | None:
+    """The Slurm job without which nobody goes on with this run that has not ended; None for one that has a name of its own (``--run``),
+    which a later job may go on with, or that was started outside Slurm. Pure."""
+    job_id = run.split("/")[1]
+    return job_id if entry.writer.job_id == job_id and _SLURM_ID.match(job_id) else None
+
+
 class Sweep:
     """Frees runs that ended longer than ``age`` seconds ago. Kept for long, it asks the store about each run only when it may be due."""
 
     def __init__(
-        self, store: ObjectStore, cluster: str, *, age: float = KEEP_ENDED, clock: Callable[[], float] = time.time
+        self,
+        store: ObjectStore,
+        cluster: str,
+        *,
+        age: float = KEEP_ENDED,
+        clock: Callable[[], float] = time.time,
+        gone_since: Callable[[str], float | None] = lambda job_id: None,
     ) -> None:
+        """``gone_since(job_id)``: since when (Unix seconds) Slurm has not shown that job any more, so that its run, whose log says nothing
+        of an end (cancelled, or its node was lost for good), has no future; None while it may come back, or that is not known."""
         self.store, self.cluster, self.age = store, cluster, age
-        self._clock = clock
+        self._clock, self._gone_since = clock, gone_since
         self._not_before: dict[str, float] = {}
 
     def due(self) -> Iterator[tuple[str, Entry]]:
@@ -148,6 +165,9 @@ class Sweep:
             except (Damaged, ObjectMissing):
                 entry = None  # nothing may be concluded; `describe` tells
             when = None if entry is None else expires(entry, 0.0 if is_freed(entry) else self.age)
+            if entry is not None and when is None and (job_id := job_of(run, entry)) is not None:
+                since = self._gone_since(job_id)
+                when = None if since is None else max(since, entry.time) + self.age
             if entry is None or when is None or now < when:
                 # One that has not ended can't be over sooner than that.
                 self._not_before[pointer] = when if when is not None else now + self.age

@@ -15,6 +15,7 @@ from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.apply import Applier
 from slurm_plugin.manager.describing import Describing
+from slurm_plugin.manager.gone import Gone
 from slurm_plugin.manager.hearing import Hearing
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
@@ -30,6 +31,7 @@ from slurm_plugin.prices import load_prices
 from slurm_plugin.reconcile import Policy, View, decide
 from slurm_plugin.reconcile.comeback import waits_for_begin_time
 from slurm_plugin.reconcile.flags import Phase, phase
+from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.connect import connect_for_long
 
 PRUNE_EVERY = 3600.0
@@ -90,7 +92,9 @@ class Loop:
             log.error(
                 "machines of a provider that burst.yaml no longer names may still run; name it again", provider=name
             )
-        sweeper = Sweeper(config.cluster, lambda: _store(config), config.checkpoints.keep_ended, once)
+        gone = Gone(config.state_dir / "gone_jobs.json")
+        keep, jobs = config.checkpoints.keep_ended, CliClient(config.slurm.bin_dir, config.slurm.conf).jobs
+        sweeper = Sweeper(config.cluster, lambda: _store(config), keep, once, gone=gone, jobs=jobs)
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
         describing = Describing(tuple(policy.offerings.values()), lanes, ledger, once)
         applier = Applier(client, ledger, launcher, once)
