@@ -107,7 +107,7 @@ def _attempt(group: list[Entry], newest: bool) -> Attempt:
         last_step=steps[-1] if steps else None,
         last_commit=commits[-1].time if commits else None,
         noticed=float(arrived) if arrived is not None else None,
-        urgent_commit=urgent.time if urgent is not None and last.kind is Kind.INTERRUPTED else None,
+        urgent_commit=urgent.time if urgent is not None and arrived is not None else None,
         ended=last.time if over else None,
         why=why,
         exit_code=last.body.get("exit_code") if last.kind is Kind.END else None,

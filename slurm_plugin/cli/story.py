@@ -79,7 +79,7 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
     if isinstance(resumed, int | float):
         step = body.get("restored_step")
         yield float(resumed), "the program goes on" + (f" from step {step}" if step is not None else " from the start")
-    if entry.kind is Kind.INTERRUPTED and isinstance(body.get("arrived"), int | float):
+    if entry.kind in (Kind.INTERRUPTED, Kind.END) and isinstance(body.get("arrived"), int | float):
         yield float(body["arrived"]), _notice(body)
     if entry.kind is Kind.COMMIT:
         step = body.get("step")
