@@ -186,7 +186,8 @@ class ResumeCluster(LocalCluster):
         super()._prepare()
         text = self.slurm_conf.read_text()
         text = re.sub(r"^ResumeProgram=.*$", f"ResumeProgram={self.programs.resume}", text, flags=re.MULTILINE)
-        many = ",".join([f"default_queue_depth={2 * NODES}", f"bf_max_job_test={2 * NODES}", "bf_continue"])
+        # Else a scheduler on a busy machine starts the jobs bit by bit, and with them ResumeProgram.
+        many = f"default_queue_depth={2 * NODES},bf_max_job_test={2 * NODES},bf_continue,max_sched_time=60"
         text = re.sub(r"^SchedulerParameters=.*$", rf"\g<0>,{many}", text, flags=re.MULTILINE)
         self.slurm_conf.write_text(text)
 
