@@ -78,7 +78,7 @@ class Leaving:
         if failed is not None:
             interruption.code = failed.code
             said = ev.Say(
-                f"{failed.reason}: this job ends, since --on-interruption fail was given; its last commit stands"
+                f"{failed.reason}: this job ends, and nothing brings it back (--on-interruption fail, or srun or salloc); its last commit stands"
             )
             return [said, ev.WriteEnd(failed.code, failed.reason, interruption.arrived, interruption.notice), ev.Stop()]
         return [ev.WriteInterrupted(interruption.reason, interruption.arrived, interruption.notice), ev.Stop()]

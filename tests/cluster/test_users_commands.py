@@ -3,12 +3,19 @@
 from __future__ import annotations
 
 import os
+import pty
+import pwd
+import select
+import shlex
+import shutil
+import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
 
+from job_wrapper.errors import ExitCode
 from job_wrapper.store import RunLog, open_store
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli.acting import find_job
@@ -89,15 +96,71 @@ class Site:
         )
 
 
+@dataclass
+class Terminal:
+    """A command of Alice's on a terminal of its own."""
+
+    site: Site
+    pid: int
+    fd: int
+    text: str = ""
+
+    @classmethod
+    def of(cls, site: Site, *command: str) -> Terminal:
+        whose, mine = pwd.getpwnam(ALICE), site.cluster.environment
+        environ = {"PATH": f"{site.users.bin}:{mine['PATH']}", "SLURM_CONF": mine["SLURM_CONF"], "TERM": "dumb"}
+        pid, fd = pty.fork()
+        if pid == 0:
+            try:
+                os.setgroups([])
+                os.setgid(whose.pw_gid)
+                os.setuid(whose.pw_uid)
+                os.chdir(site.users.folder)
+                os.execvpe(command[0], command, environ)  # noqa: S606 - as a terminal starts it
+            finally:
+                os._exit(127)
+        return cls(site, pid, fd)
+
+    def until(self, words: str, seconds: float = 60.0) -> None:
+        """Until that is to be read on it."""
+        end = time.monotonic() + seconds
+        while words not in self.text:
+            assert time.monotonic() < end, f"waited for {words!r}:\n{self.text}"
+            assert self.more(), f"it has ended:\n{self.text}"
+
+    def more(self) -> bool:
+        """Take in what there is; False once nothing more can come."""
+        if select.select([self.fd], [], [], 0.2)[0]:
+            try:
+                data = os.read(self.fd, 65536)
+            except OSError:
+                return False
+            self.text += data.decode(errors="replace")
+        return True
+
+    def type(self, line: str) -> None:
+        os.write(self.fd, f"{line}\n".encode())
+
+    def end(self) -> int:
+        """Its exit status, once it has ended by itself."""
+        while self.more():
+            pass
+        os.close(self.fd)
+        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+
+
 @pytest.fixture(scope="module")
 def site(able: None) -> Iterator[Site]:
-    """One node, which is up already: a job that boots one waits for Slurm's tick of 30 s."""
+    """Two nodes, which are up already: a job that boots one waits for Slurm's tick of 30 s."""
     before = os.umask(0o022)
     try:
-        with plain_users() as users, LocalCluster(users.folder / "c", default_settings(1, cpus=12, gpus=0)) as cluster:
+        with (
+            plain_users() as users,
+            LocalCluster(users.folder / "c", default_settings(2, cpus=12, gpus=0, notice=14)) as cluster,
+        ):
             (cluster.root / "checkpoints").chmod(0o1777)
-            cluster.client().update_nodes(["spot-1"], state="power_up")
-            cluster.wait_for(lambda: all(node.up for node in cluster.client().nodes()), 60, "its node")
+            cluster.client().update_nodes(["spot-1", "spot-2"], state="power_up")
+            cluster.wait_for(lambda: all(node.up for node in cluster.client().nodes()), 60, "its nodes")
             yield Site(cluster, users)
     finally:
         os.umask(before)
@@ -196,3 +259,33 @@ def test_what_can_not_be_done_is_said_and_leaves_the_job_as_it_was(site: Site) -
         assert site.run(ALICE, "scancel", job).code == 0
     site.until(nothing, "CANCELLED")
     refused("checkpoint", nothing, "has ended (CANCELLED)")
+
+
+def test_a_session_is_warned_on_its_terminal_saved_and_gone_on_with_elsewhere(site: Site) -> None:
+    state = site.users.folder / "session"
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    session = Terminal.of(site, "srun", "--pty", "spotburst", "run", "--state-dir", str(state), "--", "sh")
+    session.until("Slurm does not bring back a job of srun or salloc")
+    session.until("epoch 1")
+    session.type(f"echo kept > {state}/file; echo is $((20 + 3)) there")
+    session.until("is 23 there")
+    said = site.spotburst("suspend", job := site.cluster.run("squeue", "-h", "-o", "%A").strip())
+    assert "was started by srun or salloc, so Slurm can't hold it" in said.out
+    site.cluster.cloud().reclaim(site.job(job).nodes[0])
+    session.until("*** This node goes away in 1")
+    session.until("*** To go on, on another node: srun")
+    session.until("committed state directories")
+    session.type("echo still $((20 + 4))")
+    session.until("still 24")
+    session.until("to go on: srun")
+    assert session.end() == ExitCode.PREEMPTED
+    command = session.text.split("to go on: ")[1].splitlines()[0]
+    shutil.rmtree(state)
+    state.mkdir(mode=0o777)
+    state.chmod(0o777)
+    again = Terminal.of(site, *shlex.split(command))
+    again.until("going on from the checkpoint")
+    again.type(f"echo $(cat {state}/file) $((20 + 5)); exit")
+    again.until("kept 25")
+    assert again.end() == 0
