@@ -274,6 +274,8 @@ class Launch:
     gang: str | None = None
     passed: tuple[str, ...] = ()
     """Each offering that was passed over, and why, in words."""
+    pins: tuple[tuple[str, str], ...] = ()
+    """(offering id, zone): see ``LaunchRequest.zone``."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -287,6 +287,16 @@ class Config(Model):
         ids = (offering.id for offering in self.offerings_of(nodeset))
         return {id_: o.gpu or usual for id_, o in zip(ids, nodeset.offerings, strict=True) if o.gpu or usual}
 
+    def scattered(self) -> frozenset[str]:
+        """Ids of offerings whose cloud does not keep the machines of one call in one zone."""
+        found = set()
+        for nodeset in self.nodesets:
+            for offering, settings in zip(self.offerings_of(nodeset), nodeset.offerings, strict=True):
+                provider = self.providers[settings.provider]
+                if isinstance(provider, CloudProvider) and provider.scatters(settings):
+                    found.add(offering.id)
+        return frozenset(found)
+
     def digest_of(self, offering: Offering) -> str:
         """Of all that the offering is bought with: another one after a change of its provider's settings."""
         settings = self.providers[offering.provider].model_dump_json()

@@ -48,6 +48,10 @@ class CloudProvider(Model):
         """Why the offering can't be bought here, in words that go after its place in burst.yaml; "" if it can."""
         return ""
 
+    def scatters(self, offering: OfferingConfig) -> bool:
+        """Whether the machines of one call may lie in several zones, though they are to come together."""
+        return False
+
 
 class AwsReservation(Model):
     """A capacity reservation, or a capacity block, that offerings of market ``reservation`` are taken from."""
@@ -217,6 +221,10 @@ class AzureProvider(CloudProvider):
         if offering.market is Market.RESERVATION:
             return "market reservation can't be had here; there are spot and on-demand"
         return ""
+
+    def scatters(self, offering: OfferingConfig) -> bool:
+        """See ``CloudProvider``. Each machine is a call of its own."""
+        return offering.zone in ANY_ZONE and self.proximity_placement_group is None
 
 
 ProviderConfig = Annotated[LocalProvider | AwsProvider | GcpProvider | AzureProvider, Field(discriminator="type")]

@@ -8,7 +8,6 @@ from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli.memory import remembered
 from slurm_plugin.cli.offerings import Row, rows
 from slurm_plugin.config import Config
-from slurm_plugin.placement.limit import cost_limit
 from slurm_plugin.reconcile.offers import situation
 from slurm_plugin.requeue import left_of
 from slurm_plugin.slurm.records import Job
@@ -28,6 +27,5 @@ def considered_for(config: Config, job: Job | None, newest: Entry | None) -> lis
     found = []
     for nodeset in config.nodesets:
         if nodeset.name in wanted:
-            capped = cost_limit(job.comment, config.rules_of(nodeset)).limit is not None
-            found += rows(config, nodeset, memory, situation(job, since, left, now, capped), now)
+            found += rows(config, nodeset, memory, situation(job, since, left, now, config.rules_of(nodeset)), now)
     return found

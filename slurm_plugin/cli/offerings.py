@@ -60,6 +60,7 @@ def rows(config: Config, nodeset: NodeSet, known: Remembered, need: Need, now: f
         known.seen,
         config.gpus_of(nodeset),
         known.sizes,
+        config.scattered(),
     )
     found = plan(offerings, known.states, now, (), config.rules_of(nodeset), need, knowledge, nodeset.size)
     by_id = {o.id: o for o in offerings}

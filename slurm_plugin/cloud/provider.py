@@ -47,6 +47,8 @@ class LaunchRequest:
     node_config: Mapping[str, Any] = field(default_factory=dict)
     """What the node finds as ``/etc/spotburst/node.json`` (job_wrapper/node_config.py)."""
     gang: str | None = None
+    zone: str = ""
+    """Where the offering leaves its zone to the cloud: the one to make the machine in all the same, beside others of its job."""
 
 
 class RefusalKind(str, Enum):
@@ -120,6 +122,8 @@ class Instance:
     deadline: float | None = None
     notice_id: str | None = None
     billed: bool = True
+    zone: str = ""
+    """Where it is, if the cloud tells; needed only of offerings that leave their zone to the cloud."""
 
 
 class Provider(Protocol):

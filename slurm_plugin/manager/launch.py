@@ -99,6 +99,7 @@ class Launcher:
             offering=self.policy.offerings[offering_id],
             node_config=self._config(action, offering_id),
             gang=f"{action.gang}/{offering_id}" if action.gang else None,
+            zone=dict(action.pins).get(offering_id, ""),
         )
 
     def _config(self, action: Launch, offering_id: str) -> Mapping[str, Any]:

@@ -162,7 +162,7 @@ class Observer:
             rated = any(facts.rules.policy is Order.MOST_AVAILABLE for facts in self.policy.nodesets.values())
             seen = self.ledger.experience() if rated else {}
             self.memory.known, self.memory.known_at = (
-                Knowledge(prices, seen, self.policy.gpus, self.ledger.sizes()),
+                Knowledge(prices, seen, self.policy.gpus, self.ledger.sizes(), self.policy.scattered),
                 now,
             )
         return self.memory.known

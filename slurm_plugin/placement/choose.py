@@ -77,6 +77,8 @@ class Knowledge:
     seen: Mapping[str, Experience] = field(default_factory=dict)
     gpus: Mapping[str, str] = field(default_factory=dict)
     sizes: Mapping[str, MachineSize] = field(default_factory=dict)
+    scattered: frozenset[str] = frozenset()
+    """Ids of those whose cloud does not keep the machines of one call in one zone."""
 
     def rate(self, offering: Offering) -> float:
         """Estimated interruptions a machine hour."""
@@ -109,7 +111,7 @@ def plan(
         state = states.get(offering.id) or OfferingState(offering.id)
         against = (
             excluded(offering, rules, known)
-            or _unpriced(offering, need, known)
+            or _unsuited(offering, need, known)
             or _not_yet(offering, rules, need, how, why, now)
         )
         if against:
@@ -161,11 +163,14 @@ def _ruled_out(offering: Offering, why: str) -> Choice:
     return Choice(offering.id, why, math.inf, Passed.RULE)
 
 
-def _unpriced(offering: Offering, need: Need, known: Knowledge) -> str:
-    """A reservation is paid for already."""
-    if not need.capped or offering.market is Market.RESERVATION or known.price(offering) is not None:
-        return ""
-    return "its price is not known, and the run has a cost limit"
+def _unsuited(offering: Offering, need: Need, known: Knowledge) -> str:
+    """Why it is nothing for this job, in words."""
+    if need.together and offering.id in known.scattered:
+        return f"zone {offering.zone} does not keep a job's nodes in one zone here: write the zone, or placement.across_zones"
+    # A reservation is paid for already.
+    if need.capped and offering.market is not Market.RESERVATION and known.price(offering) is None:
+        return "its price is not known, and the run has a cost limit"
+    return ""
 
 
 def _not_yet(offering: Offering, rules: Rules, need: Need, how: Stance, why: str, now: float) -> Choice | None:

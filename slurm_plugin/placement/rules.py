@@ -71,6 +71,8 @@ class Need:
     """Unix seconds."""
     capped: bool = False
     """It has a cost limit: what has no known price is not bought."""
+    together: bool = False
+    """Its nodes, several, belong into one zone."""
 
 
 class Stance(Enum):

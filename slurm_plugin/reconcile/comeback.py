@@ -27,13 +27,14 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
-from slurm_plugin.ledger_records import Replacement
+from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, Replacement
 from slurm_plugin.reconcile.costs import over_limit
 from slurm_plugin.reconcile.flags import BUSY, Phase, bootable, down, ready
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
 from slurm_plugin.reconcile.reclaim import being_reclaimed
 from slurm_plugin.reconcile.view import NodeSetFacts, View
+from slurm_plugin.reconcile.zones import FREE, Bound, places, together
 from slurm_plugin.slurm.records import Job, Node
 
 LONGEST_DELAY = 301.0
@@ -82,7 +83,8 @@ class _Dealer:
         self.prepared: dict[int, list[Replacement]] = defaultdict(list)
         for replacement in view.replacements:
             self.prepared[replacement.job_id].append(replacement)
-        self.taken: set[str] = set()
+        self.taken: dict[str, int] = {}
+        """Node to the job that it was dealt to."""
         self.over_limit = over_limit(view, index)
         self.ready: dict[str, dict[str, None]] = defaultdict(dict)
         """Idle nodes that nobody was dealt yet, by nodeset."""
@@ -117,6 +119,7 @@ class _Dealer:
         coming.sort(key=lambda job: (not job.has("PENDING"), -job.priority, job.job_id))
         for job in coming:
             yield from self._serve(job)
+        yield from self._give_up()
         served = {job.job_id for job in coming}
         for job_id, replacements in self.prepared.items():
             if job_id not in served:
@@ -175,7 +178,8 @@ class _Dealer:
         fitting = self._fitting(job)
         waits = waits_for_begin_time(self.view, job)
         for pool in (self.ready, self.off):
-            chosen = self._choose(job, fitting, pool, need - len(dealt), off=pool is self.off)
+            bound = self._bound(job, fitting, dealt)
+            chosen = self._choose(job, fitting, pool, need - len(dealt), bound, off=pool is self.off)
             if pool is self.off:
                 if len(dealt) + len(chosen) < need or (job.has("PENDING") and not waits) or _completing_only(job):
                     chosen = []
@@ -184,7 +188,7 @@ class _Dealer:
             for name in chosen:
                 del pool[self.view.policy.nodeset_of[name]][name]
             dealt += chosen
-        self.taken.update(dealt)
+        self.taken.update(dict.fromkeys(dealt, job.job_id))
         for replacement in self.prepared.get(job.job_id, ()):
             node = self.nodes.get(replacement.node)
             if replacement.node in dealt and node is not None and bootable(node):
@@ -229,14 +233,15 @@ class _Dealer:
         return sorted(fitting, key=lambda name: name != ran_on)
 
     def _choose(
-        self, job: Job, fitting: list[str], pool: dict[str, dict[str, None]], need: int, *, off: bool
+        self, job: Job, fitting: list[str], pool: dict[str, dict[str, None]], need: int, bound: Bound, *, off: bool
     ) -> list[str]:
+        """``bound``: where they must be, or be bought."""
         chosen: list[str] = []
         partitions = set(job.partition.split(","))
         for nodeset in fitting:
             if len(chosen) >= need:
                 break
-            if off and not self._buys(nodeset, job):
+            if off and not bound.allowed(self.view, self.index.offers.of(nodeset, job).ready):
                 continue
             for name in pool.get(nodeset, ()):
                 if len(chosen) >= need:
@@ -245,8 +250,61 @@ class _Dealer:
                     continue
                 if name in job.excluded_nodes or (job.required_nodes and name not in job.required_nodes):
                     continue
+                if not off and bound.places and not self._stands(name, bound):
+                    continue
                 chosen.append(name)
         return chosen
+
+    # --- one zone -----------------------------------------------------------------------------------------------------
+
+    def _bound(self, job: Job, fitting: list[str], dealt: list[str]) -> Bound:
+        """Where the rest of the job's nodes must be: beside those that it was dealt; with none yet, where most of the idle ones are."""
+        if not fitting or not together(self.view, job, fitting[0]):
+            return FREE
+        if dealt:
+            return places(self.view, self.index, dealt)
+        idle = [name for nodeset in fitting for name in self.ready.get(nodeset, ())]
+        found = places(self.view, self.index, idle).places
+        if len(found) < 2:
+            return FREE
+        return Bound((max(found, key=lambda place: sum(self._stands(name, Bound((place,))) for name in idle)),))
+
+    def _stands(self, name: str, bound: Bound) -> bool:
+        return any(place in bound.places for place in places(self.view, self.index, (name,)).places)
+
+    def _give_up(self) -> Iterator[Action]:
+        """Idle nodes of a job of several whose others can't be had beside them, though elsewhere all of them could: left to a job that waits,
+        if there is one, and else ended, so that the job is bought for as a whole."""
+        for job in self.jobs:
+            seen = self.view.seen.get(job.job_id)
+            told = self.view.counters.get((f"job:{job.job_id}", TOLD_NO_CAPACITY))
+            if seen is None or told is None or not job.has("PENDING") or self.view.now - told.last > WAIT_FORGOTTEN:
+                continue
+            if job.has("COMPLETING") or not together(self.view, job, seen.nodeset) or self._others_wait(job):
+                continue
+            idle = [
+                name
+                for name in seen.nodes
+                if name in self.nodes and ready(self.nodes[name]) and self.taken.get(name, job.job_id) == job.job_id
+            ]
+            bound, buyable = places(self.view, self.index, idle), self.index.offers.of(seen.nodeset, job).ready
+            if len(idle) >= job.node_count or not bound.places or not buyable or bound.allowed(self.view, buyable):
+                continue
+            for name in idle:
+                yield PowerDown(
+                    name, f"job {job.name_id} can't be completed in {bound.words()}: it is bought for elsewhere"
+                )
+
+    def _others_wait(self, job: Job) -> bool:
+        wanted = set(job.partition.split(","))
+        return any(
+            other.job_id != job.job_id
+            and other.has("PENDING")
+            and other.priority > 0
+            and other.reason in WAITS_FOR_NODES
+            and not wanted.isdisjoint(other.partition.split(","))
+            for other in self.jobs
+        )
 
     def _buys(self, nodeset: str, job: Job) -> bool:
         return bool(self.index.offers.of(nodeset, job).ready)

@@ -17,6 +17,7 @@ What machine a node is to have, and what is done about its *current* intent (the
     ASKED_UP    no             any                               nothing: wait for POWERING_UP
     COMING_UP   no             none                              name free: an address that is nobody's, if it has none; then
     COMING_UP   no             none                              launch (a registration older than POWERING_UP is ignored)
+    COMING_UP   no             none, mates not ready yet         wait a little, so that all of the job's machines are asked for in one call
     COMING_UP   no             none, nothing to buy              wait if that is short, else set down "no capacity"
     COMING_UP   no             asked, not in the listing         ask again with the same launch id (cases 12)
     COMING_UP   no             pending, running                  nothing: wait for the registration
@@ -63,10 +64,13 @@ from slurm_plugin.placement import SHORT_WAIT, describe
 from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, NOTHING_TO_BUY, REFUSED, Phase, down, to_be_recovered
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.view import View
-from slurm_plugin.slurm.records import Node
+from slurm_plugin.reconcile.zones import Bound, bound_of
+from slurm_plugin.slurm.records import Job, Node
 
 REPEAT_ASKING = 5.0
 """Seconds after which a launch whose answer is unknown is asked again."""
+GATHER = 30.0
+"""Seconds after a job got its nodes in which those that can be made wait for those that can't yet."""
 STRANDED = 10.0
 """Seconds for which a node must be off while a job runs on it by Slurm's records; two answers of one moment may differ.
 
@@ -262,20 +266,24 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
             and index.known(current.provider)
             and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
         ):
-            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(index, name))
+            pins = bound_of(view, index, _whose(view, index, name), name).pins(view, (current.offering_id,))
+            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(index, name), pins=pins)
         return
     if not index.name_is_free(name):
         return
     if node.address == name:
         yield SetAddress(name, NOWHERE)
-    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
-    waiting = (*index.jobs_on.get(name, ()), *comes_back)
-    offers = index.offers.of(nodeset, waiting[0] if waiting else None)
-    if offers.ready:
+    waiting = _waiting(view, index, name)
+    job = waiting[0] if waiting else None
+    offers = index.offers.of(nodeset, job)
+    bound = bound_of(view, index, job, name)
+    allowed = bound.allowed(view, offers.ready)
+    if allowed:
+        if bound.unknown or _gathers(view, index, job):
+            return
         passed = tuple(f"{c.offering_id} passed over, {c.kind.value}: {c.why}" for c in offers.passed)
-        yield Launch(
-            name, nodeset, _beside_its_mates(view, index, node, offers.ready), None, _gang(index, name), passed
-        )
+        passed += tuple(f"{i} passed over, elsewhere: {_elsewhere(bound)}" for i in offers.ready if i not in allowed)
+        yield Launch(name, nodeset, allowed, None, _gang(index, name), passed, bound.pins(view, allowed))
         return
     if all(p in view.silent_providers for p in view.policy.nodesets[nodeset].providers):
         return
@@ -283,23 +291,43 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         return
     text = describe(offers, view.now)
     what = NO_CAPACITY if offers.only_capacity else REFUSED
+    if (
+        offers.ready
+    ):  # though not where the job's other machines are; they are given up, and the job is bought for as a whole
+        text, what = f"no capacity where {_elsewhere(bound)}", NO_CAPACITY
     for job in waiting:
         yield WaitBegins(job.job_id)
         yield Report(job.job_id, f"nothing-to-buy:{job.restart_count}", f"{what.removeprefix(OURS)}: {name}: {text}")
     yield SetDown(name, f"{what}: {offers.passed[0].offering_id if offers.passed else nodeset}")
 
 
-def _beside_its_mates(view: View, index: Index, node: Node, ready: tuple[str, ...]) -> tuple[str, ...]:
-    """Offerings of the zones in which the job's other nodes have their machines come first: traffic between zones is slow, and paid for."""
-    mates = {mate for job in index.jobs_on.get(node.name, ()) for mate in job.nodes} - {node.name}
-    current = [found for mate in mates if (found := index.current(mate)) is not None]
-    zones = {_zone(view, intent.offering_id) for intent in current} - {None}
-    return tuple(sorted(ready, key=lambda id_: _zone(view, id_) not in zones)) if zones else ready
+def _waiting(view: View, index: Index, name: str) -> tuple[Job, ...]:
+    """Whom the node is for: the jobs on it, and those that it is prepared for."""
+    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
+    return (*index.jobs_on.get(name, ()), *comes_back)
 
 
-def _zone(view: View, offering_id: str) -> tuple[str, str, str] | None:
-    offering = view.policy.offerings.get(offering_id)
-    return (offering.provider, offering.region, offering.zone) if offering else None
+def _whose(view: View, index: Index, name: str) -> Job | None:
+    return next(iter(_waiting(view, index, name)), None)
+
+
+def _elsewhere(bound: Bound) -> str:
+    return f"the job's other machines are ({bound.words()}), and placement.across_zones is false"
+
+
+def _gathers(view: View, index: Index, job: Job | None) -> bool:
+    """Whether a node of the job is about to need a machine too: all that it needs are asked for in one call, so that they come all or not at all."""
+    if job is None or len(job.nodes) < 2 or not job.start_time or view.now - job.start_time > GATHER:
+        return False
+    for name in job.nodes:
+        phase, node = index.phase(name), index.node(name)
+        if node is None or down(node) or name not in view.policy.nodeset_of:
+            continue
+        if phase in (Phase.ASKED_UP, Phase.OFF, Phase.GOING_OFF):
+            return True
+        if phase is Phase.COMING_UP and index.current(name) is None and not index.name_is_free(name):
+            return True
+    return False
 
 
 def _gang(index: Index, node: str) -> str | None:

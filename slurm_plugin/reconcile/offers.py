@@ -53,10 +53,11 @@ class Offers:
         return found
 
 
-def situation(job: Job, waits_since: float | None, left: float | None, now: float, capped: bool = False) -> Need:
-    """A job's. ``capped``: it has a cost limit. ``waits_since``: since when it finds no capacity (Unix seconds); ``left``: share of its work. None: it finds some; not known."""
+def situation(job: Job, waits_since: float | None, left: float | None, now: float, rules: Rules) -> Need:
+    """A job's. ``rules``: of the nodeset that it is about. ``waits_since``: since when it finds no capacity (Unix seconds); ``left``: share of its work. None: it finds some; not known."""
     return Need(
-        capped=capped,
+        capped=cost_limit(job.comment, rules).limit is not None,
+        together=job.node_count > 1 and not rules.across_zones,
         failures=job.restart_count,
         waited=0.0 if waits_since is None else max(0.0, now - waits_since),
         left=left,
@@ -70,8 +71,7 @@ def need_of(view: View, job: Job, rules: Rules) -> Need:
     """A job's situation, as far as the nodeset's rules look at it (so that jobs alike share a plan)."""
     since = view.counters.get((f"job:{job.job_id}", WAITING))
     left = min((tail.left for tail in view.runs.get(job.job_id, ()) if tail.left is not None), default=None)
-    capped = cost_limit(job.comment, rules).limit is not None
-    return _looked_at(rules, situation(job, since.last if since else None, left, view.now, capped))
+    return _looked_at(rules, situation(job, since.last if since else None, left, view.now, rules))
 
 
 def _looked_at(rules: Rules, need: Need) -> Need:
@@ -79,6 +79,7 @@ def _looked_at(rules: Rules, need: Need) -> Need:
     dated = rules.policy.value == "deadline"
     return Need(
         capped=need.capped,
+        together=need.together,
         failures=need.failures if after is not None else 0,
         waited=0.0 if wait is None else need.waited if need.waited < wait else math.ceil(need.waited / wait) * wait,
         left=need.left if rules.final_on_demand else None,

@@ -55,6 +55,8 @@ class Policy:
     offerings: Mapping[str, Offering]
     gpus: Mapping[str, str] = field(default_factory=dict)
     """GPU type by offering id."""
+    scattered: frozenset[str] = frozenset()
+    """See ``Knowledge``."""
     settings: Mapping[str, str] = field(default_factory=dict)
     """What each offering is bought with, as a digest, by offering id."""
     silent_prepare: float = 20.0
@@ -74,6 +76,7 @@ class Policy:
             nodeset_of={node: n.name for n in config.nodesets for node in n.node_names},
             offerings={o.id: o for facts in nodesets.values() for o in facts.offerings},
             gpus={id_: gpu for n in config.nodesets for id_, gpu in config.gpus_of(n).items()},
+            scattered=config.scattered(),
             settings={o.id: config.digest_of(o) for facts in nodesets.values() for o in facts.offerings},
             silent_prepare=config.manager.silent_prepare,
             silent_down=config.manager.silent_down,

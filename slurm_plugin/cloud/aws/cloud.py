@@ -196,7 +196,7 @@ class AwsCloud:
         try:
             request = fleets.request(
                 self.config,
-                first.offering,
+                replace(first.offering, zone=first.zone) if first.zone else first.offering,
                 version,
                 names.fleet_tags(common, note.base, token, [(r.launch_id, r.node) for r in members]),
                 token=token,

@@ -20,16 +20,16 @@ Group = list[LaunchRequest]
 
 
 def alike(requests: Iterable[LaunchRequest]) -> list[list[Group]]:
-    """What may share a fleet: gangs of the same offering and nodeset; and, by itself, what has no gang.
+    """What may share a fleet: gangs of the same offering, zone and nodeset; and, by itself, what has no gang.
 
     Raises ``ApiError`` for a gang that could not be named.
     """
-    groups: dict[tuple[str, str, str | None], Group] = {}
+    groups: dict[tuple[str, str, str, str | None], Group] = {}
     for request in requests:
-        groups.setdefault((request.offering.id, request.nodeset, request.gang), []).append(request)
-    gangs: dict[tuple[str, str], list[Group]] = {}
+        groups.setdefault((request.offering.id, request.zone, request.nodeset, request.gang), []).append(request)
+    gangs: dict[tuple[str, str, str], list[Group]] = {}
     found: list[list[Group]] = []
-    for (offering_id, nodeset, gang), group in groups.items():
+    for (offering_id, zone, nodeset, gang), group in groups.items():
         if gang is None and fleets.hears_tags(group[0].offering):
             found.append([group])
         elif gang is None:
@@ -37,7 +37,7 @@ def alike(requests: Iterable[LaunchRequest]) -> list[list[Group]]:
         elif len(group) == 1:
             found.append([group])
         elif fleets.hears_tags(group[0].offering):
-            gangs.setdefault((offering_id, nodeset), []).append(group)
+            gangs.setdefault((offering_id, zone, nodeset), []).append(group)
         else:
             raise ApiError(
                 "NotBuiltOnNitro",

@@ -57,6 +57,7 @@ def read(record: Mapping[str, Any]) -> Found:
         offering_id=told.get(tags.OFFERING, ""),
         address=str(record.get("PrivateIpAddress") or ""),
         billed=billed,
+        zone=str((record.get("Placement") or {}).get("AvailabilityZone") or ""),
     )
     spot = record.get("InstanceLifecycle") == "spot"
     return Found(machine, name is not None, told.get(names.BATCH, ""), told.get(names.FLEET, ""), spot)

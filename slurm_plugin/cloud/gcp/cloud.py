@@ -150,16 +150,16 @@ class GcpCloud(NamedCloud[GcpProvider]):
     ) -> list[Call]:
         """The calls to make for what was never asked, and ``answers`` to what needs no call. Ends machines that only keep a name."""
         by_launch = {m.owner.launch_id: m for m in seen}
-        groups: dict[tuple[str, str | None, str], list[LaunchRequest]] = {}
+        groups: dict[tuple[str, str, str | None, str], list[LaunchRequest]] = {}
         for request in fresh:
             machine = by_launch.get(request.launch_id)
             if machine is not None:
                 answers[request.launch_id] = Launched(request.launch_id, machine.instance_id)
                 continue
-            key = (request.offering.id, request.gang, launch_ids.base_of(request.launch_id))
+            key = (request.offering.id, request.zone, request.gang, launch_ids.base_of(request.launch_id))
             groups.setdefault(key, []).append(request)
         calls = []
-        for (_, gang, _), group in groups.items():
+        for (_, _, gang, _), group in groups.items():
             fits = []
             for request in group:
                 refused = self._unfit(request, seen)
@@ -195,7 +195,7 @@ class GcpCloud(NamedCloud[GcpProvider]):
 
     def _zone(self, request: LaunchRequest) -> str:
         """ "" for the whole region."""
-        return "" if request.offering.zone in ANY_ZONE else request.offering.zone
+        return request.zone if request.offering.zone in ANY_ZONE else request.offering.zone
 
     def _call(self, group: Sequence[LaunchRequest]) -> Call:
         first = group[0]

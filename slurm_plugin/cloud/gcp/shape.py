@@ -161,6 +161,7 @@ class Machine:
             address=self.address,
             deadline=self.deadline if reclaiming else None,
             notice_id=f"{self.number}-stop" if reclaiming else None,
+            zone=self.zone,
         )
 
 

@@ -114,3 +114,21 @@ def test_a_provider_that_is_not_built_says_so(tmp_path: Path, monkeypatch: pytes
 def test_providers_are_built_without_a_call(tmp_path: Path) -> None:
     config = load_config(written(tmp_path, {"endpoint_url": "http://127.0.0.1:9"}, {}))
     assert list(providers.build_lanes(config)) == ["ec2"]
+
+
+def test_azure_keeps_a_job_in_one_zone_only_where_it_is_named_or_in_a_proximity_group(tmp_path: Path) -> None:
+    provider = {
+        **{"type": "azure", "subscription": "s", "resource_group": "g", "region": "westeurope", "image": "a:b:c:d"},
+        **{"subnet": "/subscriptions/s/subnets/n", "ssh_public_key": "ssh-ed25519 A"},
+    }
+    good = copy.deepcopy(GOOD)
+    good["nodesets"][0]["offerings"] = [{"provider": "az", "instance_type": "t", "zone": z} for z in ("any", "1")]
+
+    def scattered(**more: str) -> frozenset[str]:
+        good["providers"] = {"az": {**provider, **more}}
+        path = tmp_path / "burst.yaml"
+        path.write_text(yaml.safe_dump(good))
+        return load_config(path).scattered()
+
+    assert scattered() == {"az/westeurope/any/t/spot"}
+    assert scattered(proximity_placement_group="/subscriptions/s/groups/p") == set()
