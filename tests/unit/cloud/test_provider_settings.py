@@ -118,8 +118,13 @@ def test_providers_are_built_without_a_call(tmp_path: Path) -> None:
 
 def test_azure_keeps_a_job_in_one_zone_only_where_it_is_named_or_in_a_proximity_group(tmp_path: Path) -> None:
     provider = {
-        **{"type": "azure", "subscription": "s", "resource_group": "g", "region": "westeurope", "image": "a:b:c:d"},
-        **{"subnet": "/subscriptions/s/subnets/n", "ssh_public_key": "ssh-ed25519 A"},
+        "type": "azure",
+        "subscription": "s",
+        "resource_group": "g",
+        "region": "westeurope",
+        "image": "a:b:c:d",
+        "subnet": "/subscriptions/s/subnets/n",
+        "ssh_public_key": "ssh-ed25519 A",
     }
     good = copy.deepcopy(GOOD)
     good["nodesets"][0]["offerings"] = [{"provider": "az", "instance_type": "t", "zone": z} for z in ("any", "1")]
