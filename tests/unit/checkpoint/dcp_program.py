@@ -6,8 +6,11 @@ What happened is written to FOLDER/result by rank 0, as a dict of outcomes.
 from __future__ import annotations
 
 import os
+import random
 import runpy
 import sys
+import threading
+import time
 from collections.abc import Callable
 from pathlib import Path
 from typing import Any
@@ -15,6 +18,7 @@ from typing import Any
 import torch
 import torch.distributed as dist
 import torch.distributed.checkpoint as dcp
+from torch.distributed.checkpoint.api import CheckpointException
 from torch.distributed.checkpoint.state_dict import get_state_dict, set_state_dict
 from torch.distributed.fsdp import fully_shard
 from torch.distributed.tensor import DTensor, Shard, distribute_tensor
@@ -22,6 +26,7 @@ from torch.utils._pytree import tree_map
 
 from job_wrapper.checkpoint import DirectCommitter, rng
 from job_wrapper.checkpoint.dcp import DistributedRun
+from job_wrapper.protocol import COMMITS_VARIABLE, SOCKET_VARIABLE
 from tests.unit.checkpoint import sharded_program as sharded
 
 STEPS = 6
@@ -143,6 +148,47 @@ def change_ranks(folder: Path, save: bool) -> tuple[Any, Any]:
     return loaded, whole(training.state(own_rng=False))
 
 
+def second_rank_commits(folder: Path) -> dict[str, Any]:
+    """Rank 0's wrapper is not the one that commits. Requests come whenever they like, and ranks dawdle; at last the program is to stop."""
+    rank, dice = dist.get_rank(), random.Random(dist.get_rank())
+    if rank == 0:
+        os.environ |= {SOCKET_VARIABLE: "/nowhere", COMMITS_VARIABLE: "0"}
+    run = DistributedRun.open(f"file://{folder}", "r", interval=None)
+    assert run is not None
+    committer = run._committer
+    if isinstance(committer, DirectCommitter):
+        moments = [(0.05 + dice.random() / 5, last) for last in (False, False, False, True)]
+
+        def ask() -> None:
+            for pause, last in moments:
+                time.sleep(pause)
+                committer.ask(urgent=last, stop=last)
+
+        threading.Thread(target=ask, daemon=True).start()
+    saved, step, refused, state = [], 0, False, {"w": torch.zeros(2)}
+    try:
+        while True:
+            step += 1
+            state["w"] += 1
+            time.sleep(dice.random() / 50)
+            if run.wanted():
+                run.save({**state, f"rank {rank}": (step,)}, step)
+                saved.append(step)
+                run.wanted()
+    except SystemExit:
+        pass
+    try:
+        dcp.save(state, storage_writer=run.writer(step))
+    except CheckpointException:
+        refused = True  # dcp.save has rank 0 coordinate
+    every: list[Any] = [None, None]
+    dist.all_gather_object(every, (saved, step, refused))
+    run.close()
+    for name in (SOCKET_VARIABLE, COMMITS_VARIABLE):
+        os.environ.pop(name, None)
+    return {"ranks": every, "root": run.root}
+
+
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     torch.set_num_threads(1)
@@ -167,6 +213,7 @@ def main() -> None:
             sharded.damage_shard(place, 1)
         dist.all_gather_object(every, sharded.train(place, stateful=stateful, whole=whole))
         result[f"{name} ended"] = every
+    result["second rank commits"] = second_rank_commits(folder / "second")
     result["outage at the end"] = sharded.outage_at_the_end(folder / "outage")
     result["sharded of two"] = sharded.train(folder / "reshard", 3, whole=whole)
     dist.destroy_process_group()

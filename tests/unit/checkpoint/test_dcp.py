@@ -100,6 +100,16 @@ def test_another_number_of_ranks_goes_on_in_the_data(ranks: dict[str, Any]) -> N
     assert [ids for ids, _ in again["log"]] == [ids for ids, _ in ranks["sampler undisturbed"]["log"]]
 
 
+def test_another_rank_than_the_first_may_commit_and_all_save_and_stop_at_its_steps(ranks: dict[str, Any]) -> None:
+    outcome = ranks["second rank commits"]
+    (saved, stopped, refused), other = outcome["ranks"]
+    assert outcome["root"] == 1 and refused
+    assert other == (saved, stopped, refused)
+    committer = open_run(ranks["folder"] / "second", "r")
+    assert [commit.step for commit in committer._claim.entry.summary.commits] == saved[-3:]
+    assert stopped == saved[-1], "no step is done after the last checkpoint"
+
+
 def test_ranks_whose_clocks_differ_wait_out_an_outage_together(ranks: dict[str, Any]) -> None:
     assert ranks["outage at the end"]["code"] is None
     committer = open_run(ranks["folder"] / "outage")
