@@ -281,7 +281,7 @@ class Machine(Peers):
         if desk.ask_again is not None and now >= desk.ask_again:
             if interruption is None:
                 return desk.ask(False, None, "interval", now)
-            if interruption.verdict is Verdict.GO_ON:
+            if interruption.verdict is Verdict.GO_ON or self._suspends:  # whoever asked is told that it could not
                 desk.ask_again, desk.settled = None, True
             else:
                 return desk.ask(True, interruption.deadline, interruption.reason, now)
