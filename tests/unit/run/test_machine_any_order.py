@@ -14,7 +14,8 @@ from job_wrapper.run.rules import Phase
 from job_wrapper.slurm_job import JobView
 from tests.unit.run.drive import ENDING, PARTS, PREEMPTED, REQUEUED, RUNNING, Drive, reclaim
 
-_views = st.sampled_from([None, RUNNING, PREEMPTED, ENDING, REQUEUED, JobView("PENDING", 1)])
+_MARKED = JobView("RUNNING", start_time=500.0, held=True)
+_views = st.sampled_from([None, RUNNING, PREEMPTED, ENDING, REQUEUED, JobView("PENDING", 1), _MARKED])
 _events = st.one_of(
     st.just(ev.Ready()),
     st.builds(ev.Subscribed, st.integers(1, 3)),
@@ -26,6 +27,7 @@ _events = st.one_of(
     st.just(ev.Heard(Notice("aws", "rebalance", "r", 1000.0))),
     st.just(ev.Withdrawn()),
     st.builds(ev.Signalled, st.sampled_from([signal.SIGTERM, signal.SIGUSR1])),
+    st.just(ev.Asked()),
     st.builds(ev.Exited, st.sampled_from([0, 1, 90, -9, -11]), st.booleans()),
     st.just(ev.IsFenced(9)),
     st.builds(ev.GiveUp, st.just(83), st.just("RestoreFailed"), st.just("x"), st.booleans()),
@@ -81,7 +83,7 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
             if isinstance(action, ev.Save):
                 assert not any(isinstance(a, ev.Save) for a in store), "one commit at a time"
                 assert commits
-            if isinstance(action, ev.Save | ev.WriteEnd | ev.WriteInterrupted):
+            if isinstance(action, ev.Save | ev.WriteEnd | ev.WriteInterrupted | ev.WriteSuspended):
                 store.append(action)
             if isinstance(action, ev.WriteEnd):
                 known = d.machine.desk.known or action.code != 90
@@ -92,7 +94,7 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
             if isinstance(action, ev.Requeue):
                 assert isinstance(event, ev.JobSeen), "only right after Slurm has shown the job"
                 assert seen_running
-                assert requeue
+                assert requeue or action.hold, "its user's own wish is no interruption"
             if isinstance(action, ev.Answer) and action.message.get("stop"):
                 assert d.machine.phase in (Phase.LEAVING, Phase.OVER)
         wake = d.machine.wake()
