@@ -19,7 +19,8 @@ program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``
     any                                      another attempt's                        Continue: a newer attempt holds the run
 
 Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so. A ``Fail``
-changes nothing; it puts the reason where users look, the job's comment and ``describe``.
+changes nothing; it puts the reason where users look, into ``describe``. (The job's comment is the wrapper's to write: Slurm takes none of a
+job that has ended.)
 """
 
 from __future__ import annotations
@@ -40,6 +41,7 @@ from job_wrapper.errors import (
     SpotburstError,
     StoreRefused,
 )
+from job_wrapper.reasons import WORDS, said
 from job_wrapper.run.counters import counters_of
 from job_wrapper.run.rules import FAIL, ON_INTERRUPTION, OUT_OF_MEMORY, PROGRAM_FAILED
 from job_wrapper.store.io_types import Entry, Kind
@@ -55,25 +57,6 @@ LOST_STATES = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "COMPLETED", "PREEMPTED", "LA
 ENDED_STATES = (*LOST_STATES, "CANCELLED", "TIMEOUT", "DEADLINE", NO_MEMORY, "SPECIAL_EXIT", "REVOKED")
 
 
-_WORDS = {
-    PROGRAM_FAILED: "the program failed; it is not tried again",
-    OUT_OF_MEMORY: "the program ran out of memory; it is not tried again: ask for more (--mem)",
-    "ProgramKilled": "the program was killed from outside (SIGKILL)",
-    "Fenced": "a newer attempt holds the run",
-    StoreRefused.reason: "the place for checkpoints can't be used: spotburst store check URI",
-    RunHeld.reason: "another live job, or another program of this job, holds the run",
-    RestoreFailed.reason: "no checkpoint could be restored, or the same one failed twice",
-    "Damaged": "a checkpoint is damaged",
-    "NewerFormat": "the run was written by a newer spotburst",
-    NoProgress.reason: "attempts in a row ended without a new checkpoint",
-    MaxAttempts.reason: "it was brought back as often as recovery.max_attempts allows",
-    ConfigChanged.reason: "the program's configuration is not its checkpoint's",
-    "CheckpointFailed": "a checkpoint could not be made; the one before it stands",
-    "CheckpointTooLarge": "the state is larger than --max-size; the checkpoint before it stands",
-    NotRequeueable.reason: "Slurm can't requeue this job",
-    Preempted.reason: "its capacity was taken away",
-    NodeLost.reason: "its node was lost",
-}
 _KINDS: tuple[type[SpotburstError], ...] = (
     StoreRefused, RunHeld, RestoreFailed, NoProgress, MaxAttempts, ConfigChanged, NotRequeueable, Preempted, NodeLost,
 )  # fmt: skip
@@ -188,10 +171,9 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
     mine = [tail for tail in runs if _by(job, tail) and tail.restart_count == job.restart_count]
     failed = next((tail for tail in mine if tail.kind is Kind.END and tail.exit_code), None)
     if failed is not None:
-        return Fail(failed.reason or PROGRAM_FAILED, f"{said(failed.reason)} (exit code {failed.exit_code})")
+        return _gave_up(failed.reason or PROGRAM_FAILED, failed.exit_code)
     if job.exit_code in _GAVE_UP and not any(tail.kind is Kind.END for tail in mine):
-        reason = _GAVE_UP[job.exit_code]
-        return Fail(reason, f"{said(reason)} (exit code {job.exit_code})")
+        return _gave_up(_GAVE_UP[job.exit_code], job.exit_code)
     for tail in mine:
         if tail.kind is Kind.SUSPENDED:
             return Hold("Suspended", f"{tail.run} was suspended: the job is held")
@@ -216,18 +198,17 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
     return Continue()
 
 
-def said(reason: str) -> str:
-    """A typed reason in a few words, for a job's comment. docs/failures.md has them all, with what to do."""
-    return _WORDS.get(reason, "the wrapper gave the run up")
+def _gave_up(reason: str, code: int) -> Fail:
+    return Fail(reason, said(reason, code).removeprefix(f"{reason}: "))
 
 
 def _not_brought_back(job: Job, tail: RunTail) -> Fail:
     """An interruption of a job that nobody brings back; its last commit stands."""
     why = "--on-interruption fail was given" if job.batch and job.requeue else "Slurm may not requeue it"
     if tail.kind is Kind.INTERRUPTED or job.has("PREEMPTED"):
-        return Fail(Preempted.reason, f"{said(Preempted.reason)}, and {why}")
+        return Fail(Preempted.reason, f"{WORDS[Preempted.reason]}, and {why}")
     if job.has("NODE_FAIL", "BOOT_FAIL"):
-        return Fail(NodeLost.reason, f"{said(NodeLost.reason)}, and {why}")
+        return Fail(NodeLost.reason, f"{WORDS[NodeLost.reason]}, and {why}")
     return Fail("WrapperLost", f"the wrapper of {tail.run} was killed, and {why}")
 
 

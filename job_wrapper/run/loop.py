@@ -262,7 +262,7 @@ class Wrapper:
                 lambda: self._write(lambda: self.attempt.interrupted(action.reason, action.arrived, action.notice))
             )
         elif isinstance(action, ev.WriteEnd):
-            self._store.submit(lambda: self._write(lambda: self.attempt.end(*action)))
+            self._store.submit(lambda: self._write_end(action))
         elif isinstance(action, ev.Stop):
             if action.fenced is not None:
                 self._server.broadcast({"type": "fenced", "epoch": action.fenced})
@@ -315,6 +315,7 @@ class Wrapper:
     def _given_up(self, error: SpotburstError) -> ev.Event:
         if may_pass(error) and self.attempt.waits:
             return ev.GiveUp(int(ExitCode.STORE_AWAY), StoreAway.reason, str(error))
+        self._comment(error.reason, int(error.exit_code))
         return ev.GiveUp(int(error.exit_code), error.reason, str(error))
 
     def _commit(self, save: ev.Save, notice: Notice | None, pace: dict[str, object]) -> ev.Event:
@@ -360,6 +361,22 @@ class Wrapper:
     def _tell(self, error: str) -> None:
         with contextlib.suppress(SpotburstError):  # whoever asked waits in vain then, and says so
             self.attempt.answer(error)
+
+    def _write_end(self, action: ev.WriteEnd) -> ev.Event:
+        written = self._write(lambda: self.attempt.end(*action))
+        if isinstance(written, ev.Written) and action.code:
+            self._comment(action.reason, action.code)
+        return written
+
+    def _comment(self, reason: str, code: int) -> None:
+        """Why the job ends, where its users look first; while it runs, since Slurm takes no comment of a job that has ended."""
+        if self._job is not None and code and self.attempt.commits:
+            from job_wrapper.comments import comment
+            from job_wrapper.reasons import said
+
+            standing = self._job.comment()
+            if standing is not None:
+                self._job.set_comment(comment(standing, said(reason, code)))
 
     def _requeue(self, hold: bool, away: bool) -> ev.Event:
         refused, text = "no Slurm job", ""

@@ -15,6 +15,7 @@ from typing import TypeVar
 
 from job_wrapper.comments import comment
 from job_wrapper.run.asked import SIGNAL
+from slurm_plugin import requeue
 from slurm_plugin.actions import (
     OURS,
     Action,
@@ -347,7 +348,10 @@ class Applier:
         self.ledger.count(f"job:{action.job_id}", f"said:{action.key}")
         job = self._jobs.get(action.job_id)
         log.warning(action.text, job=job.name_id if job else str(action.job_id))
-        if job is not None:
+        if job is not None and requeue.may_need_help(job):
+            # Slurm takes no comment of a job that has ended.
+            self.ledger.event("told", action.text, job=job.job_id)
+        elif job is not None:
             self._tell(job, action.text)
 
     def _tell(self, job: Job, text: str, *, event: bool = True) -> None:

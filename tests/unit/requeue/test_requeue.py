@@ -11,9 +11,9 @@ from hypothesis import given
 from hypothesis import strategies as st
 
 from job_wrapper.errors import ExitCode, SpotburstError
+from job_wrapper.reasons import WORDS
 from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
 from slurm_plugin.requeue import (
-    _WORDS,
     ENDED_STATES,
     LOST_STATES,
     MAX_NEVER_STARTED,
@@ -148,7 +148,8 @@ def test_every_reason_that_ends_a_run_has_words_and_a_place_in_the_documents() -
         if int(kind.exit_code) >= ExitCode.FENCED:
             assert f"| {int(kind.exit_code)} |" in codes.read_text(), kind
             assert f"`{kind.reason}`" in failures.read_text(), kind
-    for reason in _WORDS:
+            assert kind.reason in (*WORDS, "Error", "StoreAway", "ObjectMissing"), kind
+    for reason in WORDS:
         assert f"`{reason}`" in failures.read_text(), reason
 
 

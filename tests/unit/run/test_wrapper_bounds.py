@@ -85,6 +85,7 @@ def test_on_interruption_fail_ends_the_run_and_a_new_job_goes_on(room: Room) -> 
     assert code == ExitCode.PREEMPTED, err
     assert end_of(room) == (ExitCode.PREEMPTED, "Preempted")
     assert room.log()[-1].body["notice"]["kind"] == "reclaim"
+    assert (room.fake / "comment").read_text() == "spotburst: Preempted: its capacity was taken away (exit code 91)\n"
     assert room.calls() == []
     room.view(restarts=1)  # from 24.05 on Slurm requeues a job that ends within its grace time
     code, _, err = room.run(COUNTER, *files(room), "--on-interruption", "fail", restarts="1")
@@ -181,6 +182,7 @@ def _children(pid: int) -> list[int]:
 def test_a_job_is_brought_back_only_so_often(room: Room, nodes: str, bound: int) -> None:
     """Each attempt commits and is then killed from outside."""
     (room.path / "state").mkdir()
+    (room.fake / "comment").write_text("mine\n")
     for restarts in range(bound + 2):
         room.view(restarts=restarts)
         program = ["sh", "-c", f"echo {restarts} > state/f; sleep 0.4; kill -9 $$"]
@@ -191,3 +193,6 @@ def test_a_job_is_brought_back_only_so_often(room: Room, nodes: str, bound: int)
             break
     assert (code, restarts) == (ExitCode.MAX_ATTEMPTS, bound + 1), err
     assert end_of(room) == (ExitCode.MAX_ATTEMPTS, "MaxAttempts")
+    assert (
+        (room.fake / "comment").read_text().startswith("mine | spotburst: MaxAttempts: it was brought back as often as")
+    )
