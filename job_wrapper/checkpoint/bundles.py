@@ -12,11 +12,10 @@ from __future__ import annotations
 
 import ctypes
 import json
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
-from itertools import groupby
+from itertools import chain, groupby
 from math import prod
-from operator import itemgetter
 from typing import Any
 
 import torch
@@ -52,28 +51,38 @@ def name_of(number: int) -> str:
 
 @dataclass(slots=True)
 class Bundle:
-    """What is in one, in order, and its bytes."""
+    """What is in one, in order and in columns, and its bytes."""
 
-    rows: list[Row] = field(default_factory=list)
+    names: list[str]
+    dtypes: list[torch.dtype]
+    shapes: list[tuple[int, ...]]
     data: memoryview = field(default_factory=lambda: memoryview(b""))
 
 
 def encode_index(bundles: Sequence[Bundle]) -> bytes:
     """The index as it is stored."""
-    rows = [row for bundle in bundles for row in bundle.rows]
+    dtypes = list(chain.from_iterable(bundle.dtypes for bundle in bundles))
+    shapes = list(chain.from_iterable(bundle.shapes for bundle in bundles))
     index = {
         "format": FORMAT,
-        "counts": [len(bundle.rows) for bundle in bundles],
-        "names": [row[0] for row in rows],
-        "dtypes": [[dtype_name(dtype), n] for dtype, n in _runs(map(itemgetter(1), rows))],
-        "shapes": [[list(shape), n] for shape, n in _runs(map(itemgetter(2), rows))],
+        "counts": [len(bundle.names) for bundle in bundles],
+        "names": list(chain.from_iterable(bundle.names for bundle in bundles)),
+        "dtypes": [[dtype_name(dtypes[first]), last - first] for first, last in equal_runs(dtypes)],
+        "shapes": [[list(shapes[first]), last - first] for first, last in equal_runs(shapes)],
     }
     return json.dumps(index, separators=(",", ":")).encode()
 
 
-def _runs(values: Iterable[Any]) -> Iterator[tuple[Any, int]]:
-    for value, group in groupby(values):
-        yield value, len(list(group))
+def equal_runs(values: Sequence[Any]) -> Iterator[tuple[int, int]]:
+    """Where neighbours that are equal begin and end."""
+    if values and values.count(values[0]) == len(values):  # mostly; looking at each in turn takes longer
+        yield 0, len(values)
+        return
+    first = 0
+    for _, group in groupby(values):
+        last = first + len(list(group))
+        yield first, last
+        first = last
 
 
 def decode_index(data: bytes | bytearray, where: str) -> list[list[Row]]:

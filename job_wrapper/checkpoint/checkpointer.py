@@ -118,7 +118,7 @@ class Checkpointer:
         process.refuse_many_ranks()
         # What can't be saved is said now, not at the first reclaim; but asking a loader makes its iterator, workers and all.
         unasked = () if self._sampler else ("data",)
-        tensors = encode(self._tree(but=unasked)).tensors
+        encoded = encode(self._tree(but=unasked))
         if isinstance(self._committer, DirectCommitter):
             direct = self._committer
             self._undo_signals = process.on_signals(
@@ -132,8 +132,8 @@ class Checkpointer:
                 self._release()
                 raise
         if self._arena is not None:
-            tensors = encode(self._tree(but=unasked)).tensors if self.restored else tensors
-            self._arena.prepare_beside(tensors, coming(self._members.values()))
+            encoded = encode(self._tree(but=unasked)) if self.restored else encoded
+            self._arena.prepare_beside(encoded, coming(self._members.values()))
         atexit.register(self._left_open)
 
     # The program's side
@@ -289,7 +289,7 @@ class Checkpointer:
         request = committer.request()
         if request is None and not self._asked:
             if self._prepare_next and self._arena is not None:
-                self._arena.prepare_beside(encode(self._tree()).tensors)
+                self._arena.prepare_beside(encode(self._tree()))
             self._prepare_next = False
             return
         saving = self._saving
@@ -326,21 +326,24 @@ class Checkpointer:
         """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""
         self._prepare_next = False
         began = time.monotonic()
+
+        def copied() -> None:
+            if seq is not None and not waited and not save.live:
+                committer.staged(seq, time.monotonic() - began)
+
         try:
             with process.no_garbage_collection():
                 encoded = encode(self._tree())
-                content = content_of(encoded.tensors, None if waited else self._arena, self.completed)
+                content = content_of(encoded, None if waited else self._arena, self.completed)
                 skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
                 del encoded
+                save = Save(committer, PART, self.completed, seq, skeleton, content, self._base, self._ended)
+                self._saving = save
+                save.start(copied)
         except (CheckpointFailed, MemoryError) as error:
             if seq is not None:
                 committer.failed(seq, str(error))
             raise process.as_failed(error, self.completed) from error
-        save = Save(committer, PART, self.completed, seq, skeleton, content, self._base, self._ended)
-        self._saving = save
-        if seq is not None and not waited and not save.live:
-            committer.staged(seq, time.monotonic() - began)
-        save.start()
         return save
 
     def _ended(self, save: Save) -> None:

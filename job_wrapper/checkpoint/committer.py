@@ -9,6 +9,7 @@ import socket
 import threading
 import time
 from collections.abc import Mapping
+from concurrent.futures import Future, ThreadPoolExecutor
 from functools import partial
 from typing import Protocol
 
@@ -155,7 +156,8 @@ class DirectCommitter:
     """Straight to the store, for a program that runs without the wrapper but names a checkpoint URI.
 
     It claims the run for itself: a second start of the same run takes it over and fences the first. ``interval`` seconds pass
-    between its own requests; None makes none.
+    between its own requests; None makes none. Older checkpoints are removed after a commit, beside the program; the next commit, ``close``
+    and the end of the program wait for that.
     """
 
     def __init__(self, claim: Claim, *, interval: float | None = None) -> None:
@@ -171,6 +173,8 @@ class DirectCommitter:
         self._lock = threading.RLock()  # a signal handler may ask while its own thread is in here
         self._closed = threading.Event()
         self._tried: set[int] = set()
+        self._collector = ThreadPoolExecutor(1, "spotburst-collect")
+        self._collecting: Future[None] | None = None
         if interval:
             threading.Thread(target=self._tick, args=(interval,), name="spotburst-interval", daemon=True).start()
 
@@ -234,6 +238,7 @@ class DirectCommitter:
 
     def commit(self, step: int, parts: Mapping[str, ObjectRef], seq: int | None) -> Committed:
         claim = self._claim
+        self.collected()
         manifest = write_manifest(self.store, self.run, claim.epoch, claim.data_prefix, step=step, parts=parts)
         try:
             entry = claim.commit(manifest, step=step)
@@ -244,11 +249,22 @@ class DirectCommitter:
         if stop:
             self.stopped = self.attention = True
         else:
-            try:
-                collect(claim)
-            except StoreError as error:
-                log.warning("older checkpoints were not removed: %s", error)
+            self._collecting = self._collector.submit(self._collect)
         return Committed(entry.seq, stop)
+
+    def _collect(self) -> None:
+        try:
+            collect(self._claim)
+        except Fenced:
+            self.fenced = self.stopped = self.attention = True
+        except StoreError as error:
+            log.warning("older checkpoints were not removed: %s", error)
+
+    def collected(self) -> None:
+        """Wait until what the last commit made needless is removed."""
+        collecting, self._collecting = self._collecting, None
+        if collecting is not None:
+            collecting.result()
 
     def failed(self, seq: int, error: str, kind: str = "") -> None:
         log.warning("no checkpoint was made: %s", error)
@@ -258,6 +274,7 @@ class DirectCommitter:
 
     def close(self) -> None:
         self._closed.set()
+        self.collected()
 
     def _tick(self, interval: float) -> None:
         while not self._closed.wait(interval):

@@ -13,7 +13,7 @@ from torch.distributed.checkpoint.storage import StorageReader
 from torch.futures import Future
 
 from job_wrapper.checkpoint.dcp_format import METADATA, PART, empty_for, item_name, metadata_from, shape_of
-from job_wrapper.checkpoint.staging import memory_of
+from job_wrapper.checkpoint.memory import memory_of
 from job_wrapper.checkpoint.state import decode, dtype_of, parse
 from job_wrapper.errors import Damaged, UsageError
 from job_wrapper.store import Item, ObjectRef, ObjectStore, Segment, read_items_into, read_manifest, read_part

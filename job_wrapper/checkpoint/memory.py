@@ -41,9 +41,9 @@ def bytes_of(tensor: torch.Tensor) -> torch.Tensor:
     return tensor.detach().as_strided((tensor.numel(),), (1,)).view(torch.uint8)
 
 
-def synchronize(tensors: Iterable[torch.Tensor]) -> None:
-    """Wait until devices have done what was put on their streams: the step's own work, and copies out of it."""
-    for device in {tensor.device for tensor in tensors if not tensor.is_cpu}:
+def synchronize(devices: Iterable[torch.device]) -> None:
+    """Wait until they have done what was put on their streams: the step's own work, and copies out of it."""
+    for device in devices:
         (torch.cuda if device.type == "cuda" else torch.accelerator).synchronize(device)
 
 

@@ -14,7 +14,7 @@ import torch
 from torch.utils.data import Sampler
 from torch.utils.data.distributed import DistributedSampler
 
-from job_wrapper.checkpoint.staging import memory_of
+from job_wrapper.checkpoint.memory import memory_of
 from job_wrapper.errors import BEGIN_ANEW, ConfigChanged, UsageError
 
 

@@ -9,7 +9,6 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from job_wrapper.checkpoint.committer import Committer
-from job_wrapper.checkpoint.staging import Batch
 from job_wrapper.checkpoint.state import Encoded
 from job_wrapper.checkpoint.streaming import Stream
 from job_wrapper.client import Committed
@@ -52,8 +51,12 @@ class Content(Protocol):
         """Bytes."""
         ...
 
+    def copy(self) -> None:
+        """Copy the program's state where it is to be copied: when this returns, or raises, it is no longer looked at for that."""
+        ...
+
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
-        """Into the part. ``done`` is told the bytes of each piece, and may raise."""
+        """Into the part, at the same time as ``copy`` or after it, and once more if need be. ``done`` is told bytes, and may raise."""
         ...
 
 
@@ -85,13 +88,27 @@ class Save:
         self._content: Content = content
         self._ended = ended
         self._given_up = False
+        self._copied = threading.Event()
         self._started = 0.0
         self._thread = threading.Thread(target=self._run, name="spotburst-save")
 
-    def start(self) -> None:
-        """Begin."""
+    def start(self, copied: Callable[[], None] = lambda: None) -> None:
+        """Begin to write, and copy meanwhile. ``copied`` is called when that is done, before the save can end.
+
+        Raises what the copying raises; the save has then ended, given up.
+        """
         self._started = time.monotonic()
+        content = self._content
         self._thread.start()
+        try:
+            content.copy()
+            copied()
+        except BaseException:
+            self.give_up()
+            self._copied.set()
+            self.wait()
+            raise
+        self._copied.set()
 
     def give_up(self) -> None:
         """Ask it to end uncommitted; a commit already on its way is not taken back."""
@@ -123,10 +140,11 @@ class Save:
             except StoreError:
                 self.part = None
         except BaseException as error:
+            self._copied.wait()
             self.error = error
             self._report(error)
         finally:
-            self._skeleton, self._content = Encoded(None, {}), Batch()
+            del self._skeleton, self._content
             self._ended(self)
             self.done.set()
 
@@ -156,7 +174,8 @@ class Save:
     def _write_beside(self, base: Part | None) -> ObjectRef:
         committer = self.committer
         with PartWriter(committer.store, committer.data_prefix, self._name, base=base) as writer:
-            writer.add_bytes(SKELETON, self._skeleton.to_json())
             self._content.write(writer, self._progress)
+            writer.add_bytes(SKELETON, self._skeleton.to_json())
+            self._copied.wait()
             self._check()
             return writer.finish({"kind": "torch", "format": FORMAT, "completed": self.step})

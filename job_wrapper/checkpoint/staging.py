@@ -1,42 +1,23 @@
-"""The staging arena: host memory, touched beforehand, that a save copies the state into while the training stops."""
+"""The staging arena: host memory, touched beforehand, that a save copies the state into while the training stops.
+
+What is copied of it may already be written while the rest is still being copied.
+"""
 
 from __future__ import annotations
 
-import ctypes
 import logging
-import os
 import threading
-from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass, field
-from itertools import groupby
-from operator import attrgetter, itemgetter
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
 
-import torch
-
-from job_wrapper.checkpoint.bundles import ALIGNMENT, BELOW, INDEX, SIZE, Bundle, Row, aligned, encode_index, name_of
-from job_wrapper.checkpoint.memory import NoRoomError, Pages, bytes_of, is_plain, memory_of, synchronize
-from job_wrapper.checkpoint.state import dtype_name
+from job_wrapper.checkpoint.bundles import INDEX, Bundle, encode_index, name_of
+from job_wrapper.checkpoint.copying import Placed, copy_block, copy_large
+from job_wrapper.checkpoint.layout import Plan, paged, plan, small_of
+from job_wrapper.checkpoint.memory import NoRoomError, Pages, synchronize
+from job_wrapper.checkpoint.state import Encoded, dtype_name
 from job_wrapper.store import PartWriter
 
 log = logging.getLogger("spotburst")
-
-__all__ = ["Arena", "Batch", "Staged", "memory_of", "size_of"]
-
-PAGE = 4096
-"""Bytes: tensors that are no part of a bundle begin at a page."""
-_PIECE = 4 << 20
-"""Bytes: what a copying thread takes at a time; a thread that has to wait for a processor holds up no more than that."""
-_THREADS = 4
-"""Copying threads at most: so many fill a memory bus."""
-_PER_THREAD = 16 << 20
-_ALIKE = 16
-"""So many small tensors of one shape are copied by one call."""
-_JOINED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.int64, torch.int32, torch.uint8}
-
-_Sized = tuple[str, torch.Tensor, int]
-_Piece = tuple[int, int, int]
-"""To, from, how many bytes."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -49,50 +30,108 @@ class Staged:
     data: memoryview
 
 
-@dataclass(slots=True)
-class Batch:
-    """All that a save has to write."""
+@dataclass(frozen=True, slots=True)
+class Block:
+    """Bundles that lie one after the other in ``data``, each with where it begins there."""
 
-    tensors: list[Staged] = field(default_factory=list)
-    bundles: list[Bundle] = field(default_factory=list)
+    bundles: list[tuple[int, Bundle]]
+    data: memoryview
+
+
+class Batch:
+    """All that a save has to write: ``copy`` copies it into the arena, and ``write``, in another thread, may begin at the same time."""
+
+    def __init__(self, pages: Pages, planned: Plan) -> None:
+        self.total = planned.size
+        """Bytes, with the gaps between tensors."""
+        self.tensors: list[Staged] = []
+        self.blocks: list[Block] = []
+        self._pages = pages
+        self._plan: Plan | None = planned
+        self._changed = threading.Condition()
+        self._complete = False
+        """Whether no more blocks come."""
 
     @property
-    def total(self) -> int:
-        """Bytes."""
-        return sum(len(one.data) for one in self.tensors) + sum(len(one.data) for one in self.bundles)
+    def bundles(self) -> list[Bundle]:
+        """Of all blocks."""
+        return [bundle for block in self.blocks for _, bundle in block.bundles]
+
+    def copy(self) -> None:
+        """Once. When it returns the program may change its tensors; when it raises, what ``write`` writes is not whole."""
+        planned = self._plan
+        if planned is None:
+            raise RuntimeError("it is copied already")
+        self._plan = None  # what is kept holds none of the program's memory
+        try:
+            # What a device copies is there only once it has been waited for.
+            blocks = self._copied_blocks(planned)
+            if not planned.devices:
+                for block in blocks:
+                    self._add(block)
+            late = list(blocks)
+            self._copy_large(planned)
+            synchronize(planned.devices)  # the copies were put behind the step's own work; only now are they done
+            for block in late:
+                self._add(block)
+        finally:
+            with self._changed:
+                self._complete = True
+                self._changed.notify_all()
+
+    def _copied_blocks(self, planned: Plan) -> Iterator[Block]:
+        """By this thread alone: one that helps would take the processor from those that write meanwhile."""
+        begin = 0
+        for block in small_of(planned):
+            copy_block(self._pages, begin, block.live, block.runs)
+            data = self._pages.view[begin : begin + block.size]
+            yield Block([(span.begin, block.bundle(span, data[span.begin : span.end])) for span in block.spans], data)
+            begin += paged(block.size)
+
+    def _copy_large(self, planned: Plan) -> None:
+        placed: list[Placed] = []
+        offset = planned.size - sum(paged(length) for _, _, length in planned.large)
+        for name, tensor, length in planned.large:
+            placed.append((tensor, offset, length))
+            data = self._pages.view[offset : offset + length]
+            self.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), data))
+            offset += paged(length)
+        copy_large(self._pages, placed)
+
+    def _add(self, block: Block) -> None:
+        with self._changed:
+            self.blocks.append(block)
+            self._changed.notify_all()
+
+    def _as_they_come(self) -> Iterator[Block]:
+        """From the first one on, each time: what was lost from the store is written once more."""
+        number = 0
+        while True:
+            with self._changed:
+                while number == len(self.blocks) and not self._complete:
+                    self._changed.wait()
+                if number == len(self.blocks):
+                    return
+            yield self.blocks[number]
+            number += 1
 
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
-        """Into the part. ``done`` is told the bytes of each item, and may raise."""
-        if self.bundles:
+        """Into the part, all of it, as soon as it is copied. ``done`` is told the bytes of each piece, and may raise."""
+        number = 0
+        for block in self._as_they_come():
+            names = map(name_of, range(number, number + len(block.bundles)))
+            items = [(name, at, len(bundle.data)) for name, (at, bundle) in zip(names, block.bundles, strict=True)]
+            number += len(items)
+            if block.data:
+                writer.add_together(block.data, [item for item in items if item[2]])
+            for name in (name for name, _, length in items if not length):
+                writer.add_bytes(name, b"")
+            done(len(block.data))
+        if number:  # last, when the disk has something to do
             writer.add_bytes(INDEX, encode_index(self.bundles))
-        for number, bundle in enumerate(self.bundles):
-            writer.add_bytes(name_of(number), bundle.data)
-            done(len(bundle.data))
         for one in self.tensors:
             writer.add_tensor(one.name, one.data, dtype=one.dtype, shape=one.shape)
             done(len(one.data))
-
-
-def size_of(tensors: Mapping[str, torch.Tensor]) -> int:
-    """Bytes that these tensors take in the arena."""
-    return plan(tensors)[2]
-
-
-def plan(tensors: Mapping[str, torch.Tensor]) -> tuple[list[_Sized], list[_Sized], int]:
-    """Tensors for bundles, the others, each with its length, and the bytes of the arena that they all need."""
-    lengths = list(map(attrgetter("nbytes"), tensors.values()))
-    small = list(zip(tensors, tensors.values(), lengths, strict=True))
-    large: list[_Sized] = []
-    if lengths and max(lengths) >= BELOW:
-        large = [one for one in small if one[2] >= BELOW]
-        small = [one for one in small if one[2] < BELOW]
-    # Few lengths, and very many tensors: nothing here is done for each of them in turn.
-    little = sum(aligned(length) * count for length, count in Counter(lengths).items() if length < BELOW)
-    return small, large, _paged(little) + sum(_paged(length) for _, _, length in large)
-
-
-def _paged(length: int) -> int:
-    return -(-length // PAGE) * PAGE
 
 
 class Arena:
@@ -113,15 +152,16 @@ class Arena:
     def prepare(self, size: int, *, pinned: bool = False) -> None:
         """Allocate and touch at least ``size`` bytes unless they are there; a thread of its own may do it beforehand.
 
-        Gives way to ``stage``, and leaves an arena alone that would have to be made anew while a save holds it. Raises ``NoRoomError``.
+        Gives way to ``open``, and leaves an arena alone that would have to be made anew while a save holds it. Raises ``NoRoomError``.
         """
         with self._lock:
             if size <= self.capacity or not self._held:
                 self._reserve(size, pinned).touch(size, self._hurry.is_set)
 
-    def prepare_beside(self, tensors: Mapping[str, torch.Tensor], more: int = 0) -> None:
-        """``prepare`` for these tensors and ``more`` bytes in a thread of its own. Where there is no room the save will find out."""
-        size, pinned = size_of(tensors) + more, any(t.is_cuda for t in tensors.values())
+    def prepare_beside(self, encoded: Encoded, more: int = 0) -> None:
+        """``prepare`` for its tensors and ``more`` bytes in a thread of its own. Where there is no room the save will find out."""
+        planned = plan(encoded)
+        size, pinned = planned.size + more, planned.pinned
 
         def prepare() -> None:
             try:
@@ -131,28 +171,21 @@ class Arena:
 
         threading.Thread(target=prepare, name="spotburst-staging", daemon=True).start()
 
-    def stage(self, tensors: Mapping[str, torch.Tensor]) -> Batch:
-        """Copy all of them; when this returns the program may change them. Held until ``release``. Raises ``NoRoomError``."""
-        small, large, size = plan(tensors)
+    def open(self, encoded: Encoded) -> Batch:
+        """Memory for all of its tensors, held until ``release``. Raises ``NoRoomError``."""
+        planned = plan(encoded)
+        size = planned.size
         self._hurry.set()
         with self._lock:
             self._hurry.clear()
             if self._held:
                 raise RuntimeError("the staging arena still holds another save")
-            pages = self._reserve(size, any(t.is_cuda for t in tensors.values()))
+            pages = self._reserve(size, planned.pinned)
             if pages.touched < size:
                 pages.touch(size, lambda: True)  # is there room? The copying threads touch what is left themselves
                 pages.touched = size
             self._held = True
-        try:
-            batch = Batch()
-            end = _copy_small(pages, small, batch)
-            _copy_large(pages, large, batch, end)
-            synchronize(tensors.values())  # the copies were put behind the step's own work; only now are they done
-        except BaseException:
-            self._held = False
-            raise
-        return batch
+        return Batch(pages, planned)
 
     def release(self) -> None:
         """The staged bytes are no longer needed."""
@@ -164,109 +197,3 @@ class Arena:
             self._pages = Pages(size, pinned=pinned)
             self.allocations += 1
         return self._pages
-
-
-def _copy_small(pages: Pages, tensors: list[_Sized], batch: Batch) -> int:
-    """Copy what goes into bundles; returns the end in the arena."""
-    if not tensors:
-        return 0
-    names, live, lengths = zip(*tensors, strict=True)
-    rows: list[Row] = list(zip(names, map(attrgetter("dtype"), live), map(attrgetter("shape"), live), strict=True))
-    start = end = first = at = 0
-    for (dtype, shape), group in groupby(map(itemgetter(1, 2), rows)):
-        count, length = len(list(group)), lengths[at]
-        stride = aligned(length)
-        begin = offset = aligned(end)
-        done = 0
-        while done < count:
-            room = start + SIZE - offset - length
-            if room < 0:
-                batch.bundles.append(Bundle(rows[first : at + done], pages.view[start:end]))
-                start, first = offset, at + done
-                continue
-            fitting = min(count - done, room // stride + 1) if length else count - done
-            end = offset + (fitting - 1) * stride + length
-            offset = aligned(end)
-            done += fitting
-        if length:
-            _copy_alike(pages, live[at : at + count], begin, length, dtype, shape)
-        at += count
-    batch.bundles.append(Bundle(rows[first:], pages.view[start:end]))
-    return end
-
-
-@torch.no_grad()
-def _copy_alike(
-    pages: Pages,
-    tensors: tuple[torch.Tensor, ...],
-    offset: int,
-    length: int,
-    dtype: torch.dtype,
-    shape: tuple[int, ...],
-) -> None:
-    """Small tensors of one dtype and shape, one after the other in the arena."""
-    together = len(tensors) >= _ALIKE and shape and length % ALIGNMENT == 0 and dtype in _JOINED
-    if together and all(map(attrgetter("is_cpu"), tensors)):
-        target = pages.bytes[offset : offset + len(tensors) * length].view(dtype)
-        torch.cat(tensors, out=target.view(len(tensors) * shape[0], *shape[1:]))
-        return
-    base, move = pages.address, ctypes.memmove
-    for tensor in tensors:
-        if tensor.is_cpu:
-            plain = tensor.contiguous()
-            if plain.is_conj() or plain.is_neg():
-                plain = plain.resolve_conj().resolve_neg()
-            move(base + offset, plain.data_ptr(), length)
-        else:
-            _copy_to(pages, tensor, offset, length)
-        offset += aligned(length)
-
-
-@torch.no_grad()
-def _copy_large(pages: Pages, tensors: list[_Sized], batch: Batch, offset: int) -> None:
-    pieces: list[_Piece] = []
-    others: list[tuple[torch.Tensor, int, int]] = []
-    base = pages.address
-    for name, tensor, length in tensors:
-        offset = _paged(offset)
-        if tensor.is_cpu and is_plain(tensor):
-            source = tensor.data_ptr()
-            pieces += ((base + offset + at, source + at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
-        else:
-            others.append((tensor, offset, length))
-        end = offset + length
-        batch.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), pages.view[offset:end]))
-        offset = end
-    left = iter(pieces)
-    total = sum(length for _, _, length in pieces)
-    helpers = [
-        threading.Thread(target=_move, args=(left,), name="spotburst-copy", daemon=True)
-        for _ in range(min(_processors(), _THREADS, total // _PER_THREAD) - 1)
-    ]
-    for helper in helpers:
-        helper.start()
-    try:
-        for tensor, at, length in others:
-            _copy_to(pages, tensor, at, length)
-        _move(left)
-    finally:
-        for helper in helpers:
-            helper.join()
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
-
-
-def _move(pieces: Iterator[_Piece]) -> None:
-    """Copy until there are none left. Of several threads each takes the next piece: the interpreter lock is only free in the copy."""
-    for target, source, length in pieces:
-        ctypes.memmove(target, source, length)
-
-
-def _copy_to(pages: Pages, tensor: torch.Tensor, offset: int, length: int) -> None:
-    target = pages.bytes[offset : offset + length]
-    if is_plain(tensor):
-        target.copy_(bytes_of(tensor), non_blocking=True)
-    else:
-        target.view(tensor.dtype).view(tensor.shape).copy_(tensor, non_blocking=True)

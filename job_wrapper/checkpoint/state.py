@@ -38,8 +38,10 @@ _NUMPY_KINDS = "biufcSUmM"
 _MANY = 8
 _KEYS = {str}
 _TENSORS = {torch.Tensor, torch.nn.Parameter}
-_PROBLEMS = attrgetter("layout", "is_quantized", "is_meta")
-_NO_PROBLEM = (torch.strided, False, False)
+_QUANTIZED = {torch.quint8, torch.qint8, torch.qint32, torch.quint4x2, torch.quint2x4}
+_DTYPE, _LENGTH, _IS_CPU, _IS_NESTED = map(attrgetter, ("dtype", "nbytes", "is_cpu", "is_nested"))
+_NEAR = 2048
+"""So many tensors are looked at in several ways, one after the other, while what they are made of is in the processor's cache."""
 
 
 class UnsupportedState(CheckpointFailed):
@@ -54,6 +56,10 @@ class Encoded:
 
     skeleton: Any
     tensors: dict[str, torch.Tensor]
+    lengths: list[int] = field(default_factory=list)
+    """Bytes of each tensor, in order."""
+    devices: set[torch.device] = field(default_factory=set)
+    """All but the processor that tensors are on."""
 
     def to_json(self) -> bytes:
         """The skeleton as it is stored."""
@@ -66,7 +72,7 @@ def encode(tree: Any) -> Encoded:
     Raises ``UnsupportedState`` that names the path of what isn't representable.
     """
     encoder = _Encoder()
-    return Encoded(encoder.encode(tree, "", 0), encoder.tensors)
+    return Encoded(encoder.encode(tree, "", 0), encoder.tensors, encoder.lengths, encoder.devices)
 
 
 def decode(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
@@ -119,6 +125,8 @@ def _where(path: str) -> str:
 @dataclass(slots=True)
 class _Encoder:
     tensors: dict[str, torch.Tensor] = field(default_factory=dict)
+    lengths: list[int] = field(default_factory=list)
+    devices: set[torch.device] = field(default_factory=set)
     seen: dict[int, str | list[str]] = field(default_factory=dict)
     """Names of tensors by address."""
 
@@ -169,17 +177,32 @@ class _Encoder:
     def many(self, value: Mapping[str, Any], dot: str) -> bool:
         """Note a mapping of tensors alone that no other name refers to, all at once: a state may have very many. False if it is none."""
         found = list(value.values())
-        if not _TENSORS.issuperset(map(type, found)) or set(map(_PROBLEMS, found)) != {_NO_PROBLEM}:
+        if not _TENSORS.issuperset(map(type, found)):
             return False
-        addresses = list(map(torch.Tensor.data_ptr, found))
-        unlike = set(addresses)
-        if len(unlike) != len(found) or 0 in unlike or not self.seen.keys().isdisjoint(unlike):
-            return False
+        addresses: list[int] = []
+        lengths: list[int] = []
+        devices: set[torch.device] = set()
+        for at in range(0, len(found), _NEAR):
+            near = found[at : at + _NEAR]
+            try:
+                addresses += map(torch.Tensor.data_ptr, near)  # 0 where there is no content, as on the meta device
+            except RuntimeError:  # of another layout than strided
+                return False
+            if any(map(_IS_NESTED, near)) or not _QUANTIZED.isdisjoint(map(_DTYPE, near)):
+                return False
+            lengths += map(_LENGTH, near)
+            if not all(map(_IS_CPU, near)):
+                devices.update(tensor.device for tensor in near if not tensor.is_cpu)
         names = [dot + key for key in value]
-        if not self.tensors.keys().isdisjoint(names):
+        seen, tensors = dict(zip(addresses, names, strict=True)), dict(zip(names, found, strict=True))
+        if len(seen) != len(found) or 0 in seen or not self.seen.keys().isdisjoint(seen):
             return False
-        self.tensors.update(zip(names, found, strict=True))
-        self.seen.update(zip(addresses, names, strict=True))
+        if not self.tensors.keys().isdisjoint(tensors):
+            return False
+        self.tensors.update(tensors)
+        self.seen.update(seen)
+        self.lengths += lengths
+        self.devices |= devices
         return True
 
     def sequence(self, value: Any, path: str, depth: int) -> list[Any]:
@@ -243,9 +266,11 @@ class _Encoder:
             problem = f"of quantized dtype {dtype_name(value.dtype)}"
         elif value.is_meta:
             problem = "on the meta device (it has no content)"
+        address = 0 if problem else value.data_ptr()
+        if not problem and not address and value.numel() and (value.is_cpu or value.is_cuda):
+            problem = "whose memory has been given back"
         if problem:
             raise UnsupportedState(f"{_where(path)}: a tensor {problem} can't be put into a checkpoint")
-        address = value.data_ptr()
         name = path
         number = 2
         while name in self.tensors:  # {"a.b": …} beside {"a": {"b": …}}
@@ -264,6 +289,9 @@ class _Encoder:
                 self.seen[address] = [*known, name]
         # Kept until the checkpoint is staged, so that no later temporary can come to lie at the same address.
         self.tensors[name] = value
+        self.lengths.append(value.nbytes)
+        if not value.is_cpu:
+            self.devices.add(value.device)
         return name
 
 

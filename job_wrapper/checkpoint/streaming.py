@@ -7,25 +7,26 @@ from __future__ import annotations
 
 import ctypes
 import logging
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 
 import torch
 
 from job_wrapper.checkpoint import bundles
+from job_wrapper.checkpoint.layout import plan, small_of
 from job_wrapper.checkpoint.memory import NoRoomError, bytes_of, is_plain, synchronize
-from job_wrapper.checkpoint.staging import Arena, Batch, plan
-from job_wrapper.checkpoint.state import dtype_name
+from job_wrapper.checkpoint.staging import Arena, Batch
+from job_wrapper.checkpoint.state import Encoded, dtype_name
 from job_wrapper.store import PartWriter
 
 log = logging.getLogger("spotburst")
 
 
-def content_of(tensors: Mapping[str, torch.Tensor], arena: Arena | None, step: int) -> Batch | Stream:
+def content_of(encoded: Encoded, arena: Arena | None, step: int) -> Batch | Stream:
     """What a save writes: a copy in the arena, or where that is None or there is no room for it, the tensors themselves."""
     if arena is None:
-        return Stream(tensors)
+        return Stream(encoded)
     try:
-        return arena.stage(tensors)
+        return arena.open(encoded)
     except NoRoomError as error:
         log.warning(
             "there is no room to stage the state in host memory (%s), so training stops until step %d is saved; "
@@ -33,7 +34,7 @@ def content_of(tensors: Mapping[str, torch.Tensor], arena: Arena | None, step: i
             error,
             step,
         )
-        return Stream(tensors)
+        return Stream(encoded)
 
 
 class Stream:
@@ -42,9 +43,13 @@ class Stream:
     Of a tensor whose memory isn't in order (transposed, say) one copy is made, one tensor at a time.
     """
 
-    def __init__(self, tensors: Mapping[str, torch.Tensor]) -> None:
-        self._small, self._large, self.total = plan(tensors)
-        synchronize(tensors.values())  # the thread that writes has streams of its own
+    def __init__(self, encoded: Encoded) -> None:
+        self._plan = plan(encoded)
+        self.total = self._plan.size
+        synchronize(self._plan.devices)  # the thread that writes has streams of its own
+
+    def copy(self) -> None:
+        """Nothing is copied beforehand."""
 
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
         """Into the part. ``done`` is told the bytes of each piece, and may raise."""
@@ -52,28 +57,26 @@ class Stream:
         for bundle in self._bundles():
             writer.add_bytes(bundles.name_of(len(packed)), bundle.data)
             done(len(bundle.data))
-            packed.append(bundles.Bundle(bundle.rows))
+            bundle.data = memoryview(b"")  # it is on its way
+            packed.append(bundle)
         if packed:
             writer.add_bytes(bundles.INDEX, bundles.encode_index(packed))
-        for name, tensor, length in self._large:
+        for name, tensor, length in self._plan.large:
             copy = _Copy(tensor, done)
             writer.add_streamed(name, length, copy, dtype=dtype_name(tensor.dtype), shape=tuple(tensor.shape))
 
     def _bundles(self) -> Iterator[bundles.Bundle]:
-        if not self._small:
-            return
-        rows: list[bundles.Row] = []
-        memory, end = bytearray(bundles.SIZE), 0
-        for name, tensor, length in self._small:
-            offset = bundles.aligned(end)
-            if offset + length > bundles.SIZE:
-                yield bundles.Bundle(rows, memoryview(memory)[:end])
-                rows, memory, offset = [], bytearray(bundles.SIZE), 0
-            end = offset + length
-            rows.append((name, tensor.dtype, tuple(tensor.shape)))
-            if length:
-                _Copy(tensor)(memoryview(memory)[offset:end], 0)
-        yield bundles.Bundle(rows, memoryview(memory)[:end])
+        """The same as a staged save makes, so that what is unchanged is found to be."""
+        for block in small_of(self._plan):
+            for span in block.spans:
+                memory, at = memoryview(bytearray(span.end - span.begin)), 0
+                part = slice(span.first, span.last)
+                for tensor, length in zip(block.live[part], block.lengths[part], strict=True):
+                    at = bundles.aligned(at)
+                    if length:
+                        _Copy(tensor)(memory[at : at + length], 0)
+                    at += length
+                yield block.bundle(span, memory)
 
 
 class _Copy:

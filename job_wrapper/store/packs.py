@@ -46,6 +46,8 @@ class Job:
     places: list[Place | None]
     index: int
     base: Place | None
+    within: list[tuple[int, Job]] = field(default_factory=list)
+    """Segments that ``data`` consists of, each with where it begins there; then the job itself has no place."""
 
 
 @dataclass(slots=True)
@@ -120,25 +122,45 @@ class PackThread(threading.Thread):
                 self._work.fail(error)
 
     def _take(self, batch: list[Job]) -> None:
-        work = self._work
         for job in batch:
-            data = job.data
-            length = len(data)
-            digest = xxh3_128_hexdigest(data)
-            base = job.base
-            if base is not None and base[3] == digest and base[2] == length:
-                job.places[job.index] = base
-                continue
-            writer = self._writer
-            if writer is None or self._offset + length > work.pack_size:
-                self._close()
-                self._key = work.next_key()
-                writer = self._writer = work.store.open_write(self._key)
-            offset = self._append_large(writer, job) if length >= LARGE else self._append_small(writer, data, length)
-            job.places[job.index] = (self._key, offset, length, digest)
+            if job.within:
+                self._take_together(job)
+            else:
+                digest = xxh3_128_hexdigest(job.data)
+                if not _is_in_base(job, digest):
+                    self._take_one(job, digest)
 
-    def _append_large(self, writer: ObjectWriter, job: Job) -> int:
-        data = job.data
+    def _take_one(self, job: Job, digest: str) -> None:
+        length = len(job.data)
+        writer = self._writer_for(length)
+        if length >= LARGE:
+            offset = self._append_large(writer, job.data)
+        else:
+            offset = self._append_small(writer, job.data, length)
+        job.places[job.index] = (self._key, offset, length, digest)
+
+    def _take_together(self, whole: Job) -> None:
+        """With one write and without a copy, unless some of it need not be written."""
+        digests = [xxh3_128_hexdigest(job.data) for _, job in whole.within]
+        new = [(at, job, d) for (at, job), d in zip(whole.within, digests, strict=True) if not _is_in_base(job, d)]
+        if len(new) < len(whole.within) or len(whole.data) < LARGE:
+            for _, job, digest in new:
+                self._take_one(job, digest)
+            return
+        offset = self._append_large(self._writer_for(len(whole.data)), whole.data)
+        for at, job, digest in new:
+            job.places[job.index] = (self._key, offset + at, len(job.data), digest)
+
+    def _writer_for(self, length: int) -> ObjectWriter:
+        """Of a pack that has room for so much."""
+        writer = self._writer
+        if writer is None or self._offset + length > self._work.pack_size:
+            self._close()
+            self._key = self._work.next_key()
+            writer = self._writer = self._work.store.open_write(self._key)
+        return writer
+
+    def _append_large(self, writer: ObjectWriter, data: memoryview) -> int:
         padding = -self._offset % ALIGNMENT
         if padding:
             self._append_small(writer, memoryview(_ZEROS)[:padding], padding, alignment=1)
@@ -192,6 +214,15 @@ class PackThread(threading.Thread):
             self._work.sizes[self._key] = self._offset
             self._work.uploaded += self._offset
         self._offset = 0
+
+
+def _is_in_base(job: Job, digest: str) -> bool:
+    """Whether the base has this segment; its place is then that of the base."""
+    base = job.base
+    if base is None or base[3] != digest or base[2] != len(job.data):
+        return False
+    job.places[job.index] = base
+    return True
 
 
 def reusable(base: Part, sizes: Mapping[str, int]) -> dict[str, list[Place]]:

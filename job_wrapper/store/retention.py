@@ -33,6 +33,7 @@ def collect(claim: Claim) -> list[str]:
     """
     if claim.entry.kind is not Kind.END:
         claim.check()
+    dropped = list(claim.dropped)  # before what is needed: another thread may commit meanwhile
     entry = claim.entry
     ended = entry.kind is Kind.END
     store, run = claim.store, claim.run
@@ -41,7 +42,6 @@ def collect(claim: Claim) -> list[str]:
     except (Damaged, ObjectMissing):
         return []
     mine: set[str] = set()
-    dropped = list(claim.dropped)  # another thread may commit meanwhile
     for commit in dropped:
         try:
             mine |= names(store, [commit])

@@ -90,6 +90,19 @@ class PartWriter:
         """Add a named byte string."""
         self._add(name, ItemKind.BYTES, data, attributes)
 
+    def add_together(self, data: memoryview, items: Sequence[tuple[str, int, int]]) -> None:
+        """Add byte strings that lie in ``data``, so that it is written as a whole: name, offset and length (1 to ``SEGMENT``) of each, in order.
+
+        ``data`` is not longer than ``SEGMENT``. Where one of them is unchanged the others are written alone.
+        """
+        whole = Job(data, [], 0, None)
+        for name, offset, length in items:
+            job = Job(
+                data[offset : offset + length], self._row(name, ItemKind.BYTES, {}, 1), 0, self._base_place(name, 0)
+            )
+            whole.within.append((offset, job))
+        self._hand_over([whole])
+
     def add_entry(self, name: str, kind: ItemKind, attributes: Mapping[str, Any]) -> None:
         """Add something without bytes: a directory or a symlink."""
         self._row(name, kind, dict(attributes), 0)

@@ -72,9 +72,12 @@ class Saves:
         began = time.perf_counter()
         self.checkpoint.step()
         stop = time.perf_counter() - began
-        while self.checkpoint._saving is not None:
+        while (saving := self.checkpoint._saving) is not None and saving.outcome is None:
             time.sleep(0.0005)
         self.whole.append(time.perf_counter() - began)
+        while self.checkpoint._saving is not None:
+            time.sleep(0.0005)
+        self.committer.collected()  # or what is measured next would be slowed by it
         return stop
 
     def restore(self, fresh: Part) -> float:

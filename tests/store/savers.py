@@ -90,7 +90,7 @@ class Files(Saver):
 
 
 class Direct(Saver):
-    """A program without a wrapper; its committer collects by itself."""
+    """A program without a wrapper; its committer collects by itself, beside the program."""
 
     def __init__(self, store: ObjectStore, restart: int, root: Path) -> None:
         super().__init__(store, restart, root)
@@ -101,7 +101,7 @@ class Direct(Saver):
         self.base = parts
 
     def collect(self) -> None:
-        """Done."""
+        self.committer.collected()
 
 
 class Wrapped(Saver):

@@ -57,6 +57,31 @@ def test_a_fenced_holder_deletes_nothing() -> None:
     assert data(store) == before
 
 
+def test_what_is_committed_while_another_thread_collects_stays() -> None:
+    """Two commits come while the kept manifest is read: what the first wrote, and the second points to, was neither kept nor dropped before."""
+
+    class Slow(MemoryStore):
+        def get(self, key: str) -> bytes:
+            if key == self.at:
+                self.at = ""
+                newest = claim.entry
+                for step in (3, 4):
+                    base = load_part(self, newest.summary.commits[-1].manifest)
+                    newest = save(claim, step, {"frozen": b"f" * 5000, "w": bytes([step])}, base)
+            return super().get(key)
+
+        at = ""
+
+    store = Slow()
+    claim = RunLog(store, RUN).claim(writer(0), keep=1)
+    save(claim, 1, {"w": b"1"})
+    store.at = save(claim, 2, {"w": b"2"}).summary.commits[-1].manifest.key
+    collect(claim)
+    verify_checkpoint(store, claim.entry.summary.commits[-1].manifest)
+    collect(claim)
+    verify_checkpoint(store, claim.entry.summary.commits[-1].manifest)
+
+
 def test_a_holder_fenced_while_it_deletes_harms_no_one() -> None:
     """It computed what to delete, slept, and deletes when its successor has committed already."""
 

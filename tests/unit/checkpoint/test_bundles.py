@@ -14,6 +14,7 @@ from hypothesis import strategies as st
 from job_wrapper.checkpoint import Checkpointer
 from job_wrapper.checkpoint.bundles import SIZE, decode_index, encode_index, unpack
 from job_wrapper.checkpoint.staging import Arena
+from job_wrapper.checkpoint.state import encode
 from job_wrapper.errors import Damaged, NewerFormat
 from job_wrapper.store import read_manifest, read_part
 from tests.unit.checkpoint.training import assert_equal, open_run
@@ -27,7 +28,8 @@ sizes = st.lists(
 def test_every_tensor_comes_back_from_its_bundle(kinds: list[tuple[torch.dtype, int]]) -> None:
     tensors = {str(n): (torch.arange(count) % 251).to(dtype) for n, (dtype, count) in enumerate(kinds)}
     arena = Arena()  # owns the memory that the batch lies in
-    batch = arena.stage(tensors)
+    batch = arena.open(encode(tensors))
+    batch.copy()
     assert all(len(bundle.data) <= SIZE for bundle in batch.bundles)
     rows = decode_index(encode_index(batch.bundles), "here")
     found = {

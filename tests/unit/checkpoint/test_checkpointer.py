@@ -19,7 +19,7 @@ from job_wrapper.checkpoint.saver import settle
 from job_wrapper.client import Committed, Request
 from job_wrapper.errors import CheckpointFailed, ExitCode
 from job_wrapper.store import ObjectRef, verify_checkpoint
-from tests.unit.checkpoint.training import open_run
+from tests.unit.checkpoint.training import assert_equal, open_run
 
 
 class Gate:
@@ -317,7 +317,10 @@ def test_what_is_unchanged_but_lost_from_the_store_is_written_again(
     committer: Recorder, harm: Callable[[Path], None], staging: bool
 ) -> None:
     """The program has it all: a rule that deletes old objects must not end the run."""
-    frozen, trained = torch.randn(1 << 20), torch.randn(1000)
+    frozen, trained = (
+        {"large": torch.randn(1 << 20), **{str(n): torch.randn(1000) for n in range(200)}},
+        torch.randn(1000),
+    )
     with Checkpointer(frozen=frozen, trained=trained, committer=committer, staging=staging) as checkpoint:
         for step in range(3):
             trained += 1
@@ -330,13 +333,7 @@ def test_what_is_unchanged_but_lost_from_the_store_is_written_again(
     assert [step for step, _ in committer.commits] == [1, 2, 3]
     newest = committer._claim.entry.summary.commits[-1]
     verify_checkpoint(committer.store, newest.manifest)
-    assert stored_frozen(committer).equal(frozen)
-
-
-def stored_frozen(committer: Recorder) -> torch.Tensor:
-    newest = committer._claim.entry.summary.commits[-1]
-    found: torch.Tensor = read_state(committer.store, newest.manifest, PART).tree["state"]["frozen"]
-    return found
+    assert_equal(read_state(committer.store, newest.manifest, PART).tree["state"]["frozen"], frozen)
 
 
 def test_the_trackers_id_is_the_same_in_all_attempts(tmp_path: Path) -> None:

@@ -17,6 +17,7 @@ from job_wrapper.checkpoint import Checkpointer, memory
 from job_wrapper.checkpoint.checkpointer import PART
 from job_wrapper.checkpoint.loading import read_state
 from job_wrapper.checkpoint.memory import NoRoomError, Pages, available
+from job_wrapper.checkpoint.saver import SKELETON
 from tests.unit.checkpoint.test_checkpointer import Gate, Recorder, gated
 from tests.unit.checkpoint.training import assert_equal, open_run
 
@@ -51,7 +52,7 @@ def test_a_streamed_save_holds_what_a_staged_one_does(
     state |= {f"alike{n}": torch.full((16, 3), float(n)) for n in range(alike)}
     state["big"] = torch.arange(2_200_000)  # more than one segment
     folder = tmp_path_factory.mktemp("run")
-    found = {}
+    found, items = {}, {}
     for name, staging in (("staged", True), ("streamed", False)):
         committer = open_run(folder, name)
         with Checkpointer(state=state, committer=committer, staging=staging) as checkpoint:
@@ -59,7 +60,10 @@ def test_a_streamed_save_holds_what_a_staged_one_does(
             checkpoint.step()
             checkpoint._wait_in_flight()
         (commit,) = committer._claim.entry.summary.commits
-        found[name] = read_state(committer.store, commit.manifest, PART).tree["state"]["state"]
+        loaded = read_state(committer.store, commit.manifest, PART)
+        found[name] = loaded.tree["state"]["state"]
+        items[name] = {i.name: [s.checksum for s in i.segments] for i in loaded.part.items if i.name != SKELETON}
+    assert items["streamed"] == items["staged"]  # so that what is unchanged is found to be
     assert_equal(found["streamed"], found["staged"])
     assert_equal(found["staged"], {name: in_order(tensor) for name, tensor in state.items()})
 

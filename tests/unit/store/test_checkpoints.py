@@ -72,6 +72,40 @@ def test_what_did_not_change_is_not_written_again(plan: list[tuple[int, str]]) -
     assert uploaded <= changed + 4096 * (len(plan) + 1) + kept * (2 * kept < sum(map(len, old.values())))
 
 
+def write_together(store: ObjectStore, items: dict[str, bytes], base: Part | None = None) -> Part:
+    data, places = bytearray(), []
+    for name, one in items.items():
+        data += bytes(-len(data) % 64)
+        places.append((name, len(data), len(one)))
+        data += one
+    with PartWriter(store, DATA, "p", base=base) as writer:
+        writer.add_together(memoryview(data), places)
+        return read_part(store, writer.finish())
+
+
+@settings(max_examples=20, deadline=None)
+@given(st.lists(st.tuples(st.sampled_from([1, 63, 4096, 256 << 10]), st.booleans()), min_size=1, max_size=16))
+def test_what_lies_together_is_written_with_one_write_and_told_apart_when_some_did_not_change(
+    plan: list[tuple[int, bool]],
+) -> None:
+    store = MemoryStore()
+    old = {f"i{n}": BLOCK[n : n + length] for n, (length, _) in enumerate(plan)}
+    base = write_together(store, old)
+    assert content(store, base) == old
+    places = {item.name: item.segments for item in base.items}
+    (pack,) = {segment.pack for (segment,) in places.values()}
+    new = {
+        name: BLOCK[100 : 100 + len(one)] if changed else one
+        for (name, one), (_, changed) in zip(old.items(), plan, strict=True)
+    }
+    part = write_together(store, new, base)
+    assert content(store, part) == new
+    for item in part.items:
+        assert (item.segments == places[item.name]) == (new[item.name] == old[item.name])
+    if all(changed for _, changed in plan):
+        assert pack not in {segment.pack for item in part.items for segment in item.segments}
+
+
 def test_a_pack_that_is_mostly_dead_is_left_behind() -> None:
     """Otherwise one small item that never changes would keep a large pack for ever."""
     store = MemoryStore()
