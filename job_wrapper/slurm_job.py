@@ -128,6 +128,12 @@ class SlurmJob:
                     return True
         return any(v.running or v.coming_back or v.state == "COMPLETING" for v in views)
 
+    def lost_nodes(self, nodes: str) -> tuple[str, ...]:
+        """Those of the nodes (a hostlist) that are down, go down, or do not answer Slurm; none where Slurm does not tell."""
+        _, out, _ = self._run("sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T")
+        stand = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
+        return tuple(name for name, state in stand.items() if state.startswith("down") or state[-1] in "*~%!")
+
     def requeue(self, *, hold: bool = False) -> str:
         """``scontrol requeue``, or ``requeuehold``. Returns "" for done, otherwise Slurm's words."""
         what = "requeuehold" if hold else "requeue"

@@ -140,9 +140,10 @@ class Asked(NamedTuple):
 
 
 class JobSeen(NamedTuple):
-    """Slurm's answer about this job; None: no answer, nothing may be concluded."""
+    """Slurm's answer about this job; None: no answer, nothing may be concluded. ``lost``: nodes of the step for which Slurm has ended it."""
 
     view: JobView | None
+    lost: tuple[str, ...] = ()
 
 
 class Committed(NamedTuple):

@@ -33,6 +33,8 @@ class Identity:
     """This node's place among them."""
     local_rank: int = 0
     """This task's place among those of its node."""
+    node_list: str = ""
+    """The step's nodes, as Slurm's commands take them."""
 
     @property
     def peers(self) -> bool:
@@ -84,6 +86,7 @@ def identify(environ: Mapping[str, str], node: NodeConfig, run: str) -> Identity
         step_nodes=1 if batch else _number(environ, "SLURM_STEP_NUM_NODES", _number(environ, "SLURM_NNODES", 1)),
         node_index=0 if batch else _number(environ, "SLURM_NODEID", 0),
         local_rank=0 if batch else _number(environ, "SLURM_LOCALID", 0),
+        node_list="" if batch else environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_JOB_NODELIST", "")),
     )
 
 

@@ -250,7 +250,7 @@ class Wrapper:
             pace = self.machine.desk.pace.told()
             self._store.submit(lambda: self._commit(action, notice, pace))
         elif isinstance(action, ev.QueryJob):
-            self._slurm.submit(lambda: ev.JobSeen(self._job.view() if self._job is not None else None))
+            self._slurm.submit(self._see_job)
         elif isinstance(action, ev.Requeue):
             self._slurm.submit(lambda: self._requeue(action.hold, action.away))
         elif isinstance(action, ev.Tell):
@@ -393,6 +393,13 @@ class Wrapper:
 
         if self._job is not None:
             outages.clear(self._job)
+
+    def _see_job(self) -> ev.Event:
+        view, rules = self._job.view() if self._job is not None else None, self.machine.rules
+        lost: tuple[str, ...] = ()
+        if self._job is not None and view is not None and rules.peers and view.restart_count > rules.restart_count:
+            lost = self._job.lost_nodes(self.attempt.identity.node_list)
+        return ev.JobSeen(view, lost)
 
     def _check(self) -> ev.Event | None:
         try:

@@ -218,6 +218,8 @@ class Machine(Peers):
         else:
             interruption.code = ended_code(view, self.rules, interruption.number)
             said = f"Slurm ends this attempt ({interruption.reason})"
+            if event.lost:
+                return self._broken(said, event.lost)
         asked: Actions = []
         if self.phase is Phase.RUNNING and not self.desk.settled:
             asked = self.desk.ask(True, interruption.deadline, interruption.reason, now)

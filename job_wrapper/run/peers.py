@@ -50,6 +50,11 @@ class Peers(Leaving):
         lost = ", ".join(event.missing)
         return [ev.Say(f"{lost}: lost, its wrapper does not answer; this attempt ends"), *self._leave(now)]
 
+    def _broken(self, said: str, lost: tuple[str, ...]) -> Actions:
+        """Slurm has requeued the job because it lost nodes: the other ranks wait for theirs in vain, and nothing more can be saved."""
+        self.desk.settled = True
+        return [ev.Say(f"{said}: {', '.join(lost)} is lost, and with it what was not committed")]
+
     def _call_first(self, finished: Finished | None, now: float) -> Actions | None:
         """The program here has ended. None: what that means does not depend on the other nodes, or they have answered."""
         asks = self.rules.peers and finished is not None and finished.reason == PROGRAM_FAILED and not self._ends_here

@@ -1,0 +1,67 @@
+"""Rank 0's decisions in a job of several nodes."""
+
+from __future__ import annotations
+
+import signal
+from pathlib import Path
+
+from job_wrapper.errors import ExitCode
+from job_wrapper.notice.types import Notice
+from job_wrapper.run import events as ev
+from job_wrapper.run.rules import NO_DEADLINE
+from job_wrapper.slurm_job import SlurmJob
+from tests.unit.run.drive import REQUEUED, Drive, kinds
+
+
+def notice(source: str, deadline: float) -> Notice:
+    return Notice("aws", "reclaim", source, 1000.0, deadline)
+
+
+def test_a_job_that_slurm_has_requeued_for_a_lost_node_does_not_wait_for_a_save_that_never_comes() -> None:
+    d = Drive(peers=True)
+    d(ev.Subscribed(1))
+    assert kinds(d(ev.Signalled(signal.SIGTERM))) == ["Ask", "QueryJob"]
+    assert kinds(d(ev.JobSeen(REQUEUED, lost=("n2",)))) == ["WriteInterrupted", "Stop"]
+    d(ev.Written())
+    d.wait(1000.0 + NO_DEADLINE / 2)
+    assert d.code == ExitCode.REQUEUED
+
+
+def test_a_notice_is_withdrawn_once_no_nodes_stands() -> None:
+    d = Drive(peers=True)
+    d(ev.Subscribed(1))
+    d(ev.Heard(notice("a", 1120.0)))
+    d(ev.Heard(notice("b", 1100.0), "n2"))
+    assert d.machine.interruption is not None and d.machine.interruption.deadline == 1100.0
+    d(ev.Withdrawn("n2"))
+    assert d.machine.interruption is not None
+    d(ev.Withdrawn())
+    assert d.machine.interruption is None
+
+
+def test_a_failure_after_all_nodes_have_answered_is_the_programs_own_for_a_while_only() -> None:
+    d = Drive(peers=True)
+    assert kinds(d(ev.PeerEnded(1, "n2", 1, "ProgramFailed"))) == ["CallRoll"]
+    assert kinds(d(ev.RollCalled())) == ["Release"]
+    assert kinds(d(ev.Exited(1), 1010.0)) == ["WriteEnd"]
+    late = Drive(peers=True)
+    late(ev.PeerEnded(1, "n2", 1, "ProgramFailed"))
+    late(ev.RollCalled())
+    assert kinds(late(ev.Exited(1), 5000.0)) == ["CallRoll"], "much may have happened since"
+
+
+def test_a_notice_while_the_nodes_are_called_brings_the_job_back() -> None:
+    d = Drive(peers=True)
+    assert kinds(d(ev.Exited(1))) == ["CallRoll"]
+    assert kinds(d(ev.Heard(notice("a", 1120.0), "n2"))) == ["WriteInterrupted", "Stop"]
+    assert kinds(d(ev.RollCalled())) == []
+    assert d.took(ev.WriteEnd) == []
+
+
+def test_nodes_that_slurm_has_lost_are_told_by_their_states(tmp_path: Path) -> None:
+    sinfo = tmp_path / "sinfo"
+    sinfo.write_text("#!/bin/sh\nprintf 'n1 allocated\\nn2 down*\\nn3 idle~\\nn4 draining\\nn5 mixed*\\nn6 down\\n'\n")
+    sinfo.chmod(0o755)
+    assert SlurmJob("7", bin_dir=str(tmp_path)).lost_nodes("n[1-6]") == ("n2", "n3", "n5", "n6")
+    sinfo.write_text("#!/bin/sh\necho 'slurm_load_node error' >&2; exit 1\n")
+    assert SlurmJob("7", bin_dir=str(tmp_path)).lost_nodes("n[1-6]") == ()
