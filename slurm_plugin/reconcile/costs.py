@@ -141,21 +141,22 @@ def _left(view: View, job: Job | None, charge: Charge) -> float:
 
 
 def _stop(view: View, index: Index, job: Job, limit: CostLimit) -> Iterator[Action]:
-    spent = view.spent.get(job.job_id, NOTHING).paid
-    text = f"{COST_LIMIT}: {spent:.2f} of {limit.limit:g} spent"
     who = "the job's cost_limit, in its comment" if limit.of_job else "its nodeset's cost_limit"
     if job.has("PENDING"):
         if job.priority > 0:
-            yield HoldJob(job.job_id, job.name_id, job.restart_count, f"{text}, and another attempt would cost more ({who}); held, its checkpoints are kept")  # fmt: skip
+            spent = view.spent.get(job.job_id, NOTHING).paid
+            text = f"{COST_LIMIT}: {spent:.2f} of {limit.limit:g} spent, and another attempt would cost more ({who}); held, its checkpoints are kept"
+            yield HoldJob(job.job_id, job.name_id, job.restart_count, text)
         return
+    # What it has cost is left out of the words: they stay the same from pass to pass.
     can_wait = job.batch and job.requeue
     if job.has("CONFIGURING"):
-        why = f"{text}, and this attempt would cost more ({who})"
+        why = f"{COST_LIMIT}: this attempt would cost more than {limit.limit:g} ({who})"
         yield _away(job, why) if can_wait else EndJob(job.job_id, job.name_id, job.restart_count, why)
         return
     asked = view.counters.get((f"job:{job.job_id}", f"{COST_ASKED}:{job.restart_count}"))
     if asked is None or view.now - asked.last < COST_GRACE:
-        # Again and again: a program that has just begun has nothing to save yet, and says so. The words stay the same meanwhile.
+        # Again and again: a program that has just begun has nothing to save yet, and says so.
         yield SuspendJob(
             job.job_id,
             job.name_id,

@@ -267,7 +267,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
             and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
         ):
             pins = bound_of(view, index, _whose(view, index, name), name).pins(view, (current.offering_id,))
-            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(index, name), pins=pins)
+            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(view, index, name), pins=pins)
         return
     if not index.name_is_free(name):
         return
@@ -283,7 +283,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
             return
         passed = tuple(f"{c.offering_id} passed over, {c.kind.value}: {c.why}" for c in offers.passed)
         passed += tuple(f"{i} passed over, elsewhere: {_elsewhere(bound)}" for i in offers.ready if i not in allowed)
-        yield Launch(name, nodeset, allowed, None, _gang(index, name), passed, bound.pins(view, allowed))
+        yield Launch(name, nodeset, allowed, None, _gang(view, index, name), passed, bound.pins(view, allowed))
         return
     if all(p in view.silent_providers for p in view.policy.nodesets[nodeset].providers):
         return
@@ -330,11 +330,13 @@ def _gathers(view: View, index: Index, job: Job | None) -> bool:
     return False
 
 
-def _gang(index: Index, node: str) -> str | None:
-    """Machines of one job of several nodes come all or not at all."""
-    return next(
-        (f"job-{job.job_id}-{job.restart_count}" for job in index.jobs_on.get(node, ()) if len(job.nodes) > 1), None
-    )
+def _gang(view: View, index: Index, node: str) -> str | None:
+    """Machines of one job of several nodes come all or not at all, those that are prepared for it too."""
+    on = next((job for job in index.jobs_on.get(node, ()) if len(job.nodes) > 1), None)
+    if on is not None:
+        return f"job-{on.job_id}-{on.restart_count}"
+    job = _whose(view, index, node)
+    return f"job-{job.job_id}-{job.restart_count}-ahead" if job is not None and job.node_count > 1 else None
 
 
 # --- slurmctld's requests ---------------------------------------------------------------------------------------------

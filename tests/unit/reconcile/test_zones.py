@@ -109,6 +109,16 @@ def test_all_of_a_jobs_machines_are_asked_for_together(late: str) -> None:
     assert both[0].gang == both[1].gang != None  # noqa: E711 - it is one gang, and there is one
 
 
+def test_nodes_prepared_for_one_job_come_all_or_not_at_all() -> None:
+    prepared = tuple(Replacement(1, name, NOW - 5, "x") for name in ("n1", "n2"))
+    nodes = [node("n1", "IDLE POWERING_UP"), node("n2", "IDLE POWERING_UP")]
+    found = of(decide(view(nodes, [waiting(1, node_count=2)], replacements=prepared)), Launch)
+    assert len(found) == 2
+    assert {a.gang for a in found} == {"job-1-1-ahead"}
+    alone = of(decide(view(nodes[:1], [waiting(1)], replacements=prepared[:1])), Launch)
+    assert [a.gang for a in alone] == [None]
+
+
 def test_nothing_is_prepared_where_it_could_not_be_bought() -> None:
     gang = waiting(1, node_count=2)
     seen = {1: SeenJob(1, 0, "spot", ("n1", "n2"))}
