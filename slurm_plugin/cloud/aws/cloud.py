@@ -35,6 +35,8 @@ from slurm_plugin.errors import CloudUnavailable, ConfigError
 
 AT_ONCE = 8
 """Calls under way at a time."""
+TAGS_AT_ONCE = 16
+"""The same of CreateTags: nodes that boot wait for their names, and 500 machines take 25 calls."""
 UNSEEN = 60.0
 """Seconds for which a machine that was made counts as pending though no listing shows it yet."""
 TERMINATE_AT_ONCE = 500
@@ -255,7 +257,7 @@ class AwsCloud:
         calls: list[names.Call] = []
         for note, fleet in due:
             calls += names.place_tags([(m, note.nodes[m]) for m in fleet.members], note.instances, readable=one)
-        failed = set(chain.from_iterable(self._each(self._tag, names.together(calls))))
+        failed = set(chain.from_iterable(self._each(self._tag, names.together(calls), TAGS_AT_ONCE)))
         changed: dict[str, Note] = {}
         for note, fleet in due:
             if fleet.done and failed.isdisjoint(note.instances[m] for m in fleet.members if m in note.instances):
@@ -292,11 +294,11 @@ class AwsCloud:
             due.append((note, fleet))
         self._name(due)
 
-    def _each(self, work: Callable[[_Item], _Found], items: Sequence[_Item]) -> list[_Found]:
+    def _each(self, work: Callable[[_Item], _Found], items: Sequence[_Item], at_once: int = AT_ONCE) -> list[_Found]:
         """Calls at the same time; what each returned, in order."""
         if len(items) < 2:
             return [work(item) for item in items]
-        with ThreadPoolExecutor(min(AT_ONCE, len(items)), f"{self.name}-calls") as pool:
+        with ThreadPoolExecutor(min(at_once, len(items)), f"{self.name}-calls") as pool:
             return list(pool.map(work, items))
 
     # Listing.
