@@ -273,13 +273,16 @@ def aws_events(config: Config, provider: str) -> str:
     if not isinstance(settings, AwsProvider):
         found = ", ".join(n for n, p in config.providers.items() if isinstance(p, AwsProvider)) or "none"
         raise ConfigError(f"providers: no {provider!r} of type aws; there are: {found}")
+    # SQS takes 80 characters.
+    name = f"spotburst-{config.cluster}-{provider}"[:80]
     return _render(
         "aws-events.yaml.j2",
         cluster=config.cluster,
         provider=provider,
         region=settings.region,
-        # SQS takes 80 characters.
-        name=f"spotburst-{config.cluster}-{provider}"[:80],
+        name=name,
+        # Names of stacks have no underscore.
+        stack=name.replace("_", "-"),
         warnings=(events.SPOT_WARNING, events.RESERVATION_WARNING, events.REBALANCE),
         state_change=events.STATE_CHANGE,
         ending=events.ENDING,
