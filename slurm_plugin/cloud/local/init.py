@@ -126,7 +126,13 @@ def _private_mounts() -> None:
     mount("none", "/", "", MS_REC | MS_PRIVATE)
     mount("proc", "/proc", "proc", MS_NOSUID | MS_NODEV | MS_NOEXEC)
     # /sys stays as the host has it: a new one would hide the cgroup mounts that slurmd looks for.
+    # A site's munged has its socket there; the embedded cluster's own lies elsewhere.
+    munge = os.open("/run/munge", os.O_PATH | os.O_DIRECTORY) if os.path.isdir("/run/munge") else None  # noqa: PTH112
     mount("tmpfs", "/run", "tmpfs", MS_NOSUID, "mode=0755")
+    if munge is not None:
+        Path("/run/munge").mkdir()
+        mount(f"/proc/self/fd/{munge}", "/run/munge", "", MS_BIND)
+        os.close(munge)
     if not os.path.islink("/dev/shm") and os.path.isdir("/dev/shm"):  # noqa: PTH112, PTH114, S108
         mount("tmpfs", "/dev/shm", "tmpfs", MS_NOSUID | MS_NODEV, "mode=1777")  # noqa: S108
 
