@@ -12,6 +12,7 @@ from dataclasses import dataclass
 from job_wrapper.comments import OURS
 from slurm_plugin.placement.rules import Rules
 
+WORD = "cost_limit="
 _WORD = re.compile(r"(?<![\w-])cost_limit=([^\s,;|]*)")
 
 
@@ -27,7 +28,7 @@ class CostLimit:
 def cost_limit(comment: str, rules: Rules | None) -> CostLimit:
     """The lower of the two. A job's own that is no number above 0 counts as none."""
     usual = rules.cost_limit if rules is not None else None
-    if "cost_limit=" not in comment:
+    if WORD not in comment:
         return CostLimit(usual)
     own = "" if comment.startswith(OURS) else comment.split(f" | {OURS}")[0]
     word = _WORD.search(own)

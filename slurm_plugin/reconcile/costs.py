@@ -30,7 +30,7 @@ from slurm_plugin.actions import (
 )
 from slurm_plugin.cloud.provider import Market
 from slurm_plugin.ledger_records import COST_ASKED, Charge, IntentState, Spent
-from slurm_plugin.placement.limit import CostLimit, cost_limit
+from slurm_plugin.placement.limit import WORD, CostLimit, cost_limit
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
 from slurm_plugin.reconcile.view import View
@@ -42,6 +42,7 @@ COST_GRACE = 300.0
 SAVING = 60.0
 """Seconds of cost that are kept back for that checkpoint."""
 NOTHING = Spent(0.0, 0.0, False)
+NO_LIMIT = CostLimit()
 
 
 def decide_costs(view: View, index: Index) -> Iterator[Action]:
@@ -53,7 +54,7 @@ def decide_costs(view: View, index: Index) -> Iterator[Action]:
     for job in view.jobs:
         if partitions.isdisjoint(job.partition.split(",")) or job.has("COMPLETING"):
             continue
-        limit = limit_of(view, job)
+        limit = limit_of(view, index, job)
         if limit.fault and job.has("PENDING", *ACTIVE):
             yield Report(job.job_id, "cost-limit-unread", limit.fault)
         if limit.limit is not None and exceeds(view, index, job, limit):
@@ -62,12 +63,14 @@ def decide_costs(view: View, index: Index) -> Iterator[Action]:
 
 def over_limit(view: View, index: Index) -> frozenset[int]:
     """Jobs that get nothing more."""
-    found = ((job, limit_of(view, job)) for job in view.jobs or ())
+    found = ((job, limit_of(view, index, job)) for job in view.jobs or ())
     return frozenset(job.job_id for job, limit in found if limit.limit is not None and exceeds(view, index, job, limit))
 
 
-def limit_of(view: View, job: Job) -> CostLimit:
+def limit_of(view: View, index: Index, job: Job) -> CostLimit:
     """The job's, and that of the nodeset that it runs or ran on."""
+    if not index.limited and WORD not in job.comment:
+        return NO_LIMIT
     policy = view.policy
     nodeset = next((policy.nodeset_of[n] for n in job.nodes if n in policy.nodeset_of), None)
     if nodeset is None and (seen := view.seen.get(job.job_id)) is not None:

@@ -56,6 +56,8 @@ class Index:
         self.notices: dict[str, list[OpenNotice]] = defaultdict(list)
         for notice in view.notices:
             self.notices[notice.node].append(notice)
+        self.limited = any(facts.rules.cost_limit is not None for facts in view.policy.nodesets.values())
+        """Whether a nodeset limits what a run may cost."""
         self._nodesets: dict[str, frozenset[str]] = {}
         self.cut: dict[str, float] = {}
         """By node: when Slurm last asked to end its machine. Whatever was launched before has been replaced or is not wanted."""
