@@ -16,6 +16,7 @@ program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``
     any                                      interrupted, by this attempt             Requeue: it died before ``scontrol requeue``
     any                                      claim/commit/restore_failed, this one    Requeue: the wrapper was killed (bounded)
     FAILED, restart count > 0, short-lived   an earlier attempt's, not ended          Requeue: it never started (SLURM_FACTS R1)
+    the same, its PreemptTime not cleared    none by this attempt                     Requeue: Slurm refused its steps (``refused``)
     any                                      another attempt's                        Continue: a newer attempt holds the run
 
 Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so. A ``Fail``
@@ -164,7 +165,7 @@ def may_need_help(job: Job) -> bool:
 
 def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:
     """What to do about an ended job. ``never_started``: how often it was brought back for that since its last claim."""
-    if not may_need_help(job) or not runs:
+    if not may_need_help(job) or not (runs or refused(job)):
         return Continue()
     if job.has(NO_MEMORY):
         return Fail(OUT_OF_MEMORY, "Slurm ended it for want of memory; it is not tried again: ask for more (--mem)")
@@ -189,13 +190,29 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
         return _bounded(job, open_[0], limits, f"{what} {text}")
     earlier = [tail for tail in runs if _by(job, tail) and tail.restart_count < job.restart_count]
     waiting = [tail for tail in earlier if tail.kind not in (Kind.END, Kind.SUSPENDED)]
-    if waiting and not mine and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL") and _short(job):
+    if (
+        (waiting or refused(job))
+        and not mine
+        and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL")
+        and _short(job)
+    ):
         if never_started >= MAX_NEVER_STARTED:
             return Fail("LaunchFailed", f"its attempts ended {never_started} times before the wrapper could start")
         return Requeue(
             "NeverStarted", "the attempt ended before it could start", counter=never_started_counter(job, runs)
         )
     return Continue()
+
+
+def refused(job: Job) -> bool:
+    """Whether Slurm let no step of this attempt begin, because it took a preemption for this one's that an earlier attempt had met.
+
+    A job that is preempted while its node boots, and requeued at the end of its grace, keeps its PreemptTime (any other requeue clears it).
+    Once it has a node again, its srun gets "Job/step already completing or completed", and Slurm shows the job FAILED (seen on 22.05.8).
+    There may be no run of it in the store: it never began.
+    """
+    stale = 0 < job.preempt_time < job.start_time
+    return stale and job.restart_count > 0 and job.has("FAILED") and _short(job)
 
 
 def _gave_up(reason: str, code: int) -> Fail:

@@ -61,7 +61,7 @@ class Stage:
     def node(self, name: str) -> Node:
         return next(n for n in self.client.nodes() if n.name == name)
 
-    def wait(self, look: object, what: str, timeout: float = 120) -> object:
+    def wait(self, look: object, what: str, timeout: float = 180) -> object:
         assert callable(look)
         return self.cluster.wait_for(look, timeout, what, every=LOOK)
 
@@ -126,11 +126,11 @@ class Handle:
     def interrupted(self) -> list[str]:
         return self.kinds(Kind.INTERRUPTED)
 
-    def until(self, look: object, what: str, timeout: float = 120) -> None:
+    def until(self, look: object, what: str, timeout: float = 180) -> None:
         assert callable(look)
         self.stage.wait(look, f"job {self.id}: {what}", timeout)
 
-    def until_committed(self, epoch: int, timeout: float = 120) -> None:
+    def until_committed(self, epoch: int, timeout: float = 180) -> None:
         """Until that attempt has committed."""
         self.until(
             lambda: any(e.kind is Kind.COMMIT and e.epoch == epoch for e in self.entries()),
@@ -138,26 +138,26 @@ class Handle:
             timeout,
         )
 
-    def until_state(self, *states: str, timeout: float = 120) -> Job:
+    def until_state(self, *states: str, timeout: float = 180) -> Job:
         self.until(
             lambda: self.now.has(*states) and not self.now.has("COMPLETING"), f"state {' or '.join(states)}", timeout
         )
         return self.now
 
-    def until_running(self, restart: int, timeout: float = 120) -> None:
+    def until_running(self, restart: int, timeout: float = 180) -> None:
         """Until its attempt with that restart count, or a later one, runs."""
         self.until(
             lambda: self.now.running and self.now.restart_count >= restart, f"to run, restart {restart}", timeout
         )
 
-    def until_back(self, epoch: int = 2, timeout: float = 120) -> None:
+    def until_back(self, epoch: int = 2, timeout: float = 180) -> None:
         """Until it counts on from its newest checkpoint in that attempt."""
         self.until_committed(epoch, timeout)
         assert len(self.starts) == epoch
         assert all(number > 0 for number in self.starts[1:]), f"begun anew: {self.starts}"
         assert self.starts == sorted(self.starts)
 
-    def finish(self, timeout: float = 120) -> None:
+    def finish(self, timeout: float = 180) -> None:
         """Let the program end, and wait until the job is completed for good: its run ended once, with success."""
         Path(f"{self.stage.cluster.root}/jobs/end-{self.now.job_id}").touch()
         self.until(
@@ -165,8 +165,9 @@ class Handle:
             "its end",
             timeout,
         )
-        self.until(self._stays_ended, "its end for good", timeout)
         assert self.kinds(Kind.END) == ["Finished"]
 
-    def _stays_ended(self) -> bool:
-        return self.now.has("COMPLETED")
+    def records(self) -> list[str]:
+        """What accounting says of each attempt, oldest first."""
+        done = self.stage.cluster.run("sacct", "-D", "-X", "-n", "-P", "-j", self.id, "-o", "Submit,State")
+        return [line.partition("|")[2] for line in sorted(done.split("\n")) if line]

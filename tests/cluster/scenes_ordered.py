@@ -2,6 +2,10 @@
 
 from __future__ import annotations
 
+import time
+
+from job_wrapper.store.io_types import Kind
+from slurm_plugin.reconcile.flags import ready
 from tests.cluster.counting import Handle, Stage
 
 
@@ -10,32 +14,90 @@ def requeue(stage: Stage) -> None:
     stage.client.requeue(job.id)
     job.until_back()
     job.finish()
+    assert job.interrupted == ["requeued"]
+    assert job.now.restart_count == 1
 
 
 def requeuehold(stage: Stage) -> None:
+    """It stays held, with its checkpoint, until it is released: its begin time is not brought forward before."""
     job = stage.counting()
     stage.client.requeue(job.id, hold=True)
     job.until(lambda: job.now.states == {"PENDING"}, "to be held")
+    assert job.now.priority == 0
+    assert job.interrupted == ["requeued"]
     stage.client.release(job.id)
     job.until_back()
     job.finish()
 
 
 def scancel(stage: Stage) -> None:
+    """It ends after its checkpoint, and stays ended."""
     job = stage.counting()
     stage.cluster.run("scancel", job.id)
     job.until_state("CANCELLED")
+    assert job.interrupted == ["the job was ended"]
+    assert job.now.restart_count == 0
 
 
 def time_limit(stage: Stage) -> None:
-    job = stage.counting("--time=1", "--signal=USR1@40")
-    job.until_state("TIMEOUT", timeout=150)
+    """The warning makes a checkpoint and the job goes on; at the limit it ends after another one, and stays ended."""
+    job = stage.counting("--time=1", "--signal=USR1@10")
+    job.until_state("TIMEOUT", timeout=200)
+    assert "the job goes on after this checkpoint" in job.output
+    assert [c for c in job.kinds(Kind.COMMIT) if c.startswith("SIG")] == ["SIGUSR1", "SIGTERM"]
+    assert job.interrupted == ["the job was ended"]
+    assert job.now.restart_count == 0
 
 
 def power_down_force(stage: Stage) -> None:
+    """For Slurm the node failed; its step still has KillWait, and saves."""
     job = stage.counting()
     stage.client.update_nodes([job.now.nodes[0]], state="power_down_force")
     job.until_back()
+    job.finish()
+    assert job.interrupted == ["requeued"]
+
+
+def node_reboots(stage: Stage) -> None:
+    """Without a word: all its processes are gone, and slurmd registers anew. The job goes on from its last commit."""
+    job = stage.counting()
+    # So soon after a job's start slurmctld does not mind that a node knows nothing of it (BatchStartTimeout and
+    # MessageTimeout, 20 s together); no machine boots that fast.
+    job.until(lambda: time.time() > job.now.start_time + 25, "to have run for a while")
+    reboot(stage, job.now.nodes[0])
+    job.until_back()
+    job.finish()
+    assert job.interrupted == []
+    assert job.now.restart_count == 1
+
+
+def reboot(stage: Stage, node: str) -> None:
+    """End every process of a machine but its first, and start slurmd as a boot would."""
+    cloud = stage.cluster.cloud()
+    (machine,) = [m for m in cloud.yard.machines() if m.spec["node"] == node and not m.gone]
+    assert machine.process is not None
+    enter = ("nsenter", "--target", str(machine.process.pid), "--all", "--wdns=/")
+    stage.cluster.run(*enter, "bash", "-c", "kill -KILL -1", check=False)
+    (command,) = [c for c in machine.spec["commands"] if c["name"] == "slurmd"]
+    script = 'setsid "$@" </dev/null >/dev/null 2>&1 &'
+    stage.cluster.run(*enter, "bash", "-c", script, "bash", *command["argv"], env=command["env"])
+
+
+def maintenance(stage: Stage) -> None:
+    """A reservation that leaves running jobs alone: the job goes on. Once it is requeued it comes back elsewhere."""
+    job = stage.counting()
+    node = job.now.nodes[0]
+    stage.cluster.run(
+        *("scontrol", "create", "reservation", "reservationname=repair", "starttime=now", "duration=30"),
+        *("flags=maint,ignore_jobs", "users=root", f"nodes={node}"),
+    )
+    stage.wait(lambda: not ready(stage.node(node)) and not stage.node(node).has("IDLE"), "the reservation")
+    assert job.now.running
+    stage.client.requeue(job.id)
+    stage.wait(lambda: stage.node(node).has("IDLE"), "the node to be idle")
+    assert not ready(stage.node(node)), "nobody may be sent to a node in maintenance"
+    job.until_back()
+    assert job.now.nodes[0] != node
     job.finish()
 
 
@@ -47,6 +109,7 @@ def exclusive_node_reclaimed(stage: Stage) -> None:
 
 
 def exclusive_node_lost(stage: Stage) -> None:
+    """Real clusters left such a job in BadConstraints for ever."""
     job = stage.counting("--exclusive")
     stage.cluster.cloud().vanish(job.now.nodes[0])
     job.until_back()
