@@ -269,19 +269,19 @@ class Listening(Gang):
     def _roll_call(self, board: Board, emit: Emit, stopped: Stopped) -> tuple[str, ...]:
         """The nodes that do not answer; one that never spoke has no name here."""
         began = self._steady()
-        until, called = began + CALL_WAIT, False
-        self._calls += 1
+        until, called, number = began + CALL_WAIT, False, self._calls + 1
         while True:
             answered = False
             try:
                 if not called:
-                    board.call(self._calls)
-                    called, until = True, self._steady() + CALL_WAIT
+                    board.call(number)
+                    # One that could not be made is no call: the others wait for this number.
+                    called, self._calls, until = True, number, self._steady() + CALL_WAIT
                 self._hear(board.news(self._known), emit)
                 answered = True
             except SpotburstError:
                 until = max(until, self._steady() + ANSWER_PAUSE)
-            here = [node for node, answers in self._speakers.items() if answers >= self._calls]
+            here = [node for node, answers in self._speakers.items() if answers >= number]
             now = self._steady()
             if len(here) >= self._others or now >= began + CALL_LONGEST or stopped(CALL_PAUSE):
                 return ()

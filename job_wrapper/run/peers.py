@@ -6,12 +6,12 @@ which ends the run, the other nodes are called: one whose wrapper does not answe
 
 from __future__ import annotations
 
+from job_wrapper.errors import NodeLost
 from job_wrapper.run import events as ev
 from job_wrapper.run.desk import Actions
 from job_wrapper.run.leaving import Leaving
 from job_wrapper.run.rules import KILLED, PROGRAM_FAILED, Finished, Interruption, Phase, Rules
 
-NODE_LOST = "NodeLost"
 WHOLE_FOR = 30.0
 """Seconds for which an answered call stands."""
 
@@ -46,7 +46,7 @@ class Peers(Leaving):
         if not event.missing:
             self._whole_until = now + WHOLE_FOR
             return [ev.Release()]
-        self.interruption = Interruption(NODE_LOST, now, self._verdict(), code=self._leave_code())
+        self.interruption = Interruption(NodeLost.reason, now, self._verdict(), code=self._leave_code())
         lost = ", ".join(event.missing)
         return [ev.Say(f"{lost}: lost, its wrapper does not answer; this attempt ends"), *self._leave(now)]
 
