@@ -13,6 +13,8 @@ from tests.bench import (
     bench_manager,
     bench_memory,
     bench_notice,
+    bench_resume,
+    bench_resume_program,
     bench_server,
     bench_store,
     bench_wrapper,
@@ -30,6 +32,8 @@ def main() -> None:
         bench_wrapper.lines(),
         bench_notice.lines(),
         bench_manager.lines(),
+        bench_resume_program.lines(),
+        bench_resume.lines(rounds=1),
     ):
         print(line, flush=True)
 
