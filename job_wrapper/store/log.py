@@ -270,7 +270,7 @@ def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None
     """The summary that a claim after ``last`` carries. Pure.
 
     ``recoveries`` counts claims of the same job after its first; ``barren`` counts attempts in a row that made no commit. Both begin
-    again with another job.
+    again with another job; an attempt that its user suspended counts for neither.
     """
     if last is None:
         return Summary(epoch=1, command_digest=command_digest)

@@ -17,6 +17,7 @@ class Model:
     recoveries: int = 0
     barren: int = 0
     progressed: bool = False
+    suspended: bool = False
     commits: list[CommitRef] = field(default_factory=list)
     failed: dict[int, int] = field(default_factory=dict)
     ended: int | None = None
@@ -33,8 +34,10 @@ class Model:
             )
             self._check_claimant(entry)
             same = entry.writer.job_id == self.job
-            self.recoveries = self.recoveries + 1 if same else 0
-            self.barren = self.barren + 1 if same and not self.progressed else 0
+            lost = 0 if self.suspended else 1  # its user stopped it: there was nothing to recover from
+            self.recoveries = self.recoveries + lost if same else 0
+            self.barren = self.barren + lost if same and not self.progressed else 0
+            self.suspended = False
             self.epoch, self.job, self.progressed, self.ended = entry.epoch, entry.writer.job_id, False, None
             self.closed = False
             return
@@ -43,6 +46,7 @@ class Model:
             f"entry {entry.seq} of epoch {entry.epoch} follows the claim of epoch {self.epoch}"
         )
         self.closed = entry.kind in (Kind.INTERRUPTED, Kind.SUSPENDED, Kind.END)
+        self.suspended = entry.kind is Kind.SUSPENDED
         if entry.kind is Kind.COMMIT:
             self.progressed = True
             self.commits = [c for c in self.commits if not self.failed.get(c.seq)]
