@@ -18,8 +18,7 @@ from job_wrapper.checkpoint.members import SCALARS, Generator, Member, coming, m
 from job_wrapper.checkpoint.sampler import ResumableSampler
 from job_wrapper.checkpoint.saver import Replaced, Save
 from job_wrapper.checkpoint.staging import Arena
-from job_wrapper.checkpoint.state import Encoded, encode
-from job_wrapper.checkpoint.streaming import content_of
+from job_wrapper.checkpoint.state import encode
 from job_wrapper.client import Committed, Request
 from job_wrapper.errors import (
     CheckpointFailed,
@@ -326,20 +325,12 @@ class Checkpointer:
         """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""
         self._prepare_next = False
         began = time.monotonic()
-
-        def copied() -> None:
-            if seq is not None and not waited and not save.live:
-                committer.staged(seq, time.monotonic() - began)
-
+        arena = None if waited else self._arena
         try:
             with process.no_garbage_collection():
-                encoded = encode(self._tree())
-                content = content_of(encoded, None if waited else self._arena, self.completed)
-                skeleton = Encoded(encoded.skeleton, {})  # holds none of the program's memory
-                del encoded
-                save = Save(committer, PART, self.completed, seq, skeleton, content, self._base, self._ended)
+                save = Save(committer, PART, self.completed, seq, encode(self._tree()), arena, self._base, self._ended)
                 self._saving = save
-                save.start(copied)
+                save.start(began)
         except (CheckpointFailed, MemoryError) as error:
             if seq is not None:
                 committer.failed(seq, str(error))

@@ -9,8 +9,9 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from job_wrapper.checkpoint.committer import Committer
+from job_wrapper.checkpoint.staging import Arena
 from job_wrapper.checkpoint.state import Encoded
-from job_wrapper.checkpoint.streaming import Stream
+from job_wrapper.checkpoint.streaming import Stream, content_of
 from job_wrapper.client import Committed
 from job_wrapper.errors import SpotburstError, StoreError, kind_of
 from job_wrapper.store import ObjectRef, Part, PartWriter, read_part
@@ -69,13 +70,15 @@ class Save:
         name: str,
         step: int,
         seq: int | None,
-        skeleton: Encoded,
-        content: Content,
+        state: Encoded,
+        arena: Arena | None,
         base: Part | None,
         ended: Callable[[Save], None],
     ) -> None:
         self.step, self.seq = step, seq
-        self.live = isinstance(content, Stream)
+        self._content: Content = content_of(state, arena, step)
+        self._skeleton = Encoded(state.skeleton, {})  # holds none of the program's memory
+        self.live = isinstance(self._content, Stream)
         """Whether it reads what the program may change once it goes on."""
         self.done = threading.Event()
         self.outcome: Committed | None = None
@@ -83,17 +86,16 @@ class Save:
         self.part = base
         """What the next save may point to: the part of the last commit."""
         self.written = 0
-        self.total = content.total
-        self.committer, self._name, self._skeleton = committer, name, skeleton
-        self._content: Content = content
+        self.total = self._content.total
+        self.committer, self._name = committer, name
         self._ended = ended
         self._given_up = False
         self._copied = threading.Event()
         self._started = 0.0
         self._thread = threading.Thread(target=self._run, name="spotburst-save")
 
-    def start(self, copied: Callable[[], None] = lambda: None) -> None:
-        """Begin to write, and copy meanwhile. ``copied`` is called when that is done, before the save can end.
+    def start(self, began: float) -> None:
+        """Begin to write, and copy meanwhile. ``began``: when training stopped, by the monotonic clock.
 
         Raises what the copying raises; the save has then ended, given up.
         """
@@ -102,7 +104,8 @@ class Save:
         self._thread.start()
         try:
             content.copy()
-            copied()
+            if self.seq is not None and not self.live:
+                self.committer.staged(self.seq, time.monotonic() - began)  # before it can be committed
         except BaseException:
             self.give_up()
             self._copied.set()

@@ -12,7 +12,6 @@ from __future__ import annotations
 import builtins
 import contextlib
 import errno
-import mmap
 import os
 import time
 from collections.abc import Iterable, Iterator
@@ -21,13 +20,12 @@ from pathlib import Path
 from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.direct import PAGE, direct_length, set_direct
 from job_wrapper.store.io_types import ObjectInfo, Put
+from job_wrapper.store.mapping import map_file, read_pages
 from job_wrapper.store.paths import check_key
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 MARK = "~"
-_POPULATE_READ = 22
-"""MADV_POPULATE_READ of Linux 5.14: where reading a page would end the process with SIGBUS it is an error instead."""
 
 
 class PosixStore:
@@ -163,28 +161,12 @@ class PosixStore:
     def mapped(self, key: str, offset: int, length: int) -> Iterator[memoryview | None]:
         """``length`` bytes from ``offset`` where they lie in the page cache, to be looked at, not written; None where that can't be done."""
         path = self._path(key)
-        start = offset - offset % mmap.ALLOCATIONGRANULARITY
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
-            try:
-                if os.fstat(fd).st_size < offset + length:
-                    raise Damaged(f"{path}: shorter than it was written: bytes before {offset + length} are missing")
-                pages = _map(fd, start, offset + length - start)
-            finally:
-                os.close(fd)
+            found = map_file(path, offset, length)
         except OSError as error:
             raise self._unread(error, path) from error
-        if pages is None:
-            yield None
-            return
-        with contextlib.closing(pages):
-            try:
-                pages.madvise(_POPULATE_READ)
-            except OSError:  # an older kernel, or a disk that fails: reading will tell
-                yield None
-                return
-            with memoryview(pages) as whole, whole[offset - start :] as view:
-                yield view
+        with read_pages(found) as view:
+            yield view
 
     def list(self, prefix: str) -> Iterator[ObjectInfo]:
         """``ObjectStore.list``."""
@@ -349,15 +331,6 @@ def _write_all(fd: int, data: bytes | memoryview) -> None:
     while len(view):
         count = os.write(fd, view[: 1 << 30])
         view = view[count:]
-
-
-def _map(fd: int, offset: int, length: int) -> mmap.mmap | None:
-    # Private and writable only because ctypes gives no address of what is read-only.
-    access = mmap.PROT_READ | mmap.PROT_WRITE
-    try:
-        return mmap.mmap(fd, length, mmap.MAP_PRIVATE, access, offset=offset)
-    except OSError:  # not every file system can
-        return None
 
 
 def _link(unfinished: str, path: str) -> Put:
