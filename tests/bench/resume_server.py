@@ -1,6 +1,7 @@
 """EC2 for ``bench_resume``: moto and the layer before it, in a process of its own, the same for every side.
 
-moto looks through all that it has for each machine that it makes or describes: 7 s for a thousand. Here it finds them at once. DynamoDB, which the reference writes to, always answers that all is written.
+moto looks through all that it has for each machine that it makes or describes: 7 s for a thousand. Here it finds them at once.
+DynamoDB, which the reference writes to, always answers that all is written.
 
 ``python -m tests.bench.resume_server SECONDS`` makes each call take that long besides. It prints its endpoint, image and subnet as one line of
 JSON, then, for each line of its standard input: ``calls`` so far as [Unix seconds of the answer, name], how many ``machines`` there are, and how
