@@ -6,7 +6,6 @@ for a newer claim and deleting old checkpoints never stand before an urgent comm
 
 from __future__ import annotations
 
-import contextlib
 import os
 import selectors
 import signal
@@ -14,20 +13,20 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Sequence
-from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
-from job_wrapper.errors import ExitCode, Fenced, SpotburstError, StoreAway, StoreError, StoreRefused, kind_of, may_pass
+from job_wrapper.errors import ExitCode, Fenced, SpotburstError
 from job_wrapper.notice.types import Notice, Watcher
 from job_wrapper.run import asked
 from job_wrapper.run import events as ev
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.child import IGNORED, Child
+from job_wrapper.run.chores import Chores
 from job_wrapper.run.counters import counters_of
 from job_wrapper.run.hear import hear, seconds_of
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
-from job_wrapper.run.server import Server, remove_dead
+from job_wrapper.run.server import Server
 from job_wrapper.run.signals import Signals
 from job_wrapper.run.surroundings import surroundings
 from job_wrapper.run.worker import Results, Worker
@@ -43,7 +42,7 @@ _FORWARDED = (signal.SIGINT, signal.SIGQUIT)
 _JOB_CONTROL = (signal.SIGTSTP, signal.SIGCONT)
 
 
-class Wrapper:
+class Wrapper(Chores):
     """One run of ``spotburst run``."""
 
     def __init__(
@@ -294,130 +293,6 @@ class Wrapper:
         self._upkeep.submit(self._remove_dead)
         if self._job is not None and attempt.claimed and attempt.identity.restart_count:
             self._slurm.submit(self._store_found)
-
-    # In the workers' threads
-
-    def _remove_dead(self) -> None:
-        with contextlib.suppress(OSError):
-            remove_dead(Path(self._server.path).parents[1], self.clock())
-
-    def _begin(self) -> ev.Event:
-        try:
-            self.attempt.begin()
-        except SpotburstError as error:
-            return self._given_up(error)
-        except Exception as error:
-            return ev.GiveUp(1, "Internal", f"internal error: {type(error).__name__}: {error}")
-        restored = self.attempt.restored
-        attempt, committed = self.attempt, restored.time if restored is not None else None
-        return ev.Ready(bool(attempt.parts), committed, attempt.started, attempt.limit)
-
-    def _given_up(self, error: SpotburstError) -> ev.Event:
-        if may_pass(error) and self.attempt.waits:
-            return ev.GiveUp(int(ExitCode.STORE_AWAY), StoreAway.reason, str(error))
-        self._comment(error.reason, int(error.exit_code))
-        return ev.GiveUp(int(error.exit_code), error.reason, str(error))
-
-    def _commit(self, save: ev.Save, notice: Notice | None, pace: dict[str, object]) -> ev.Event:
-        try:
-            entry, seconds = self.attempt.commit(save, notice, pace)
-        except Fenced:
-            return ev.IsFenced(self.attempt.newer_epoch())
-        except StoreRefused as error:
-            return ev.CommitFailed(str(error), again=False, kind=error.reason, code=int(error.exit_code))
-        except StoreError as error:
-            return ev.CommitFailed(str(error), again=True, kind=kind_of(error), code=int(ExitCode.CHECKPOINT_FAILED))
-        except SpotburstError as error:
-            lost = getattr(error, "lost", None)  # of NothingToSave, which is not imported at start
-            kind, code = error.reason, int(error.exit_code)
-            return ev.CommitFailed(
-                str(error), False, nothing=lost is not None, quiet=lost is False, kind=kind, code=code
-            )
-        except OSError as error:
-            return ev.CommitFailed(f"{error.filename or 'a file'}: {error.strerror}", again=False)
-        except Exception as error:
-            return ev.CommitFailed(f"internal error: {type(error).__name__}: {error}", again=False)
-        step = entry.body.get("step")
-        what = "state directories" if step is None else f"step {step}"
-        if self.machine.rules.counters:
-            what = f"progress {step}"
-        self.say(f"committed {what} (epoch {entry.epoch}, entry {entry.seq}) in {seconds:.1f} s")
-        self._collect_wanted = True
-        return ev.Committed(entry.seq, seconds)
-
-    def _write(self, write: Callable[[], None]) -> ev.Event:
-        if not self.attempt.claimed:
-            return ev.Written()
-        try:
-            write()
-        except Fenced:
-            return ev.IsFenced(self.attempt.newer_epoch())
-        except SpotburstError as error:
-            return ev.Written(str(error), again=may_pass(error))
-        except Exception as error:
-            return ev.Written(f"internal error: {type(error).__name__}: {error}")
-        return ev.Written()
-
-    def _tell(self, error: str) -> None:
-        with contextlib.suppress(SpotburstError):  # whoever asked waits in vain then, and says so
-            self.attempt.answer(error)
-
-    def _write_end(self, action: ev.WriteEnd) -> ev.Event:
-        written = self._write(lambda: self.attempt.end(*action))
-        if isinstance(written, ev.Written) and action.code:
-            self._comment(action.reason, action.code)
-        return written
-
-    def _comment(self, reason: str, code: int) -> None:
-        """Why the job ends, where its users look first; while it runs, since Slurm takes no comment of a job that has ended."""
-        if self._job is not None and code and self.attempt.commits:
-            from job_wrapper.comments import comment
-            from job_wrapper.reasons import said
-
-            standing = self._job.comment()
-            if standing is not None:
-                self._job.set_comment(comment(standing, said(reason, code)))
-
-    def _requeue(self, hold: bool, away: bool) -> ev.Event:
-        refused, text = "no Slurm job", ""
-        if self._job is not None and away:
-            from job_wrapper.run import outages  # seldom
-
-            refused, text = outages.requeue(self._job, self.attempt.epoch > 0, self.attempt.started, self.clock())
-        elif self._job is not None:
-            refused = self._job.requeue(hold=hold)
-        return ev.RequeueRefused(refused) if refused else ev.Requeued(text)
-
-    def _store_found(self) -> None:
-        from job_wrapper.run import outages
-
-        if self._job is not None:
-            outages.clear(self._job)
-
-    def _see_job(self) -> ev.Event:
-        view, rules = self._job.view() if self._job is not None else None, self.machine.rules
-        lost: tuple[str, ...] = ()
-        if self._job is not None and view is not None and rules.peers and view.restart_count > rules.restart_count:
-            lost = self._job.lost_nodes(self.attempt.identity.node_list)
-        return ev.JobSeen(view, lost)
-
-    def _check(self) -> ev.Event | None:
-        try:
-            self.attempt.check()
-        except Fenced:
-            return ev.IsFenced(self.attempt.newer_epoch())
-        except SpotburstError:
-            return None  # a store that does not answer says nothing; the program goes on
-        return None
-
-    def _collect(self) -> ev.Event | None:
-        try:
-            self.attempt.collect()
-        except Fenced:
-            return ev.IsFenced(self.attempt.newer_epoch())
-        except SpotburstError as error:
-            self.say(f"old checkpoints could not be deleted: {error}")
-        return None
 
 
 class _Welcome:

@@ -53,6 +53,8 @@ class Peers(Leaving):
     def _broken(self, said: str, lost: tuple[str, ...]) -> Actions:
         """Slurm has requeued the job because it lost nodes: the other ranks wait for theirs in vain, and nothing more can be saved."""
         self.desk.settled = True
+        if self.interruption is not None:
+            self.interruption.reason = NodeLost.reason
         return [ev.Say(f"{said}: {', '.join(lost)} is lost, and with it what was not committed")]
 
     def _call_first(self, finished: Finished | None, now: float) -> Actions | None:

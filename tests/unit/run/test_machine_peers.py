@@ -22,6 +22,7 @@ def test_a_job_that_slurm_has_requeued_for_a_lost_node_does_not_wait_for_a_save_
     d(ev.Subscribed(1))
     assert kinds(d(ev.Signalled(signal.SIGTERM))) == ["Ask", "QueryJob"]
     assert kinds(d(ev.JobSeen(REQUEUED, lost=("n2",)))) == ["WriteInterrupted", "Stop"]
+    assert d.took(ev.WriteInterrupted)[0].reason == "NodeLost"
     d(ev.Written())
     d.wait(1000.0 + NO_DEADLINE / 2)
     assert d.code == ExitCode.REQUEUED
