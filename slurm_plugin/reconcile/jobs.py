@@ -3,6 +3,7 @@
     the job                                                        done
     -------------------------------------------------------------  -----------------------------------------------------------
     running, preempted, and its grace is long over (R29)           requeue: Slurm never would
+    running, and one of its nodes has booted since it started      requeue: its processes are gone, and Slurm may not notice
     ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
     PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
@@ -36,6 +37,8 @@ from slurm_plugin.slurm.records import Job
 
 GRACE_MARGIN = 30.0
 """Slurm itself notices the end of a grace up to 30 s late (SLURM_FACTS §2.2)."""
+BOOT_MARGIN = 5.0
+"""Seconds: slurmctld reckons a node's boot from an uptime in whole seconds."""
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
 MAX_RELEASES = 3
 RELEASE_WAIT = 10.0
@@ -57,6 +60,7 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
             yield WaitEnds(job.job_id)
         if job.running:
             yield from _overdue(view, job)
+            yield from _rebooted(view, job)
         elif job.has("PENDING"):
             yield from _held(view, job)
             yield from _waited(view, index, job)
@@ -100,6 +104,21 @@ def _overdue(view: View, job: Job) -> Iterator[Action]:
         over = max(over, job.end_time)
     if view.now > over + GRACE_MARGIN:
         yield RequeueJob(job.job_id, job.name_id, job.restart_count, "preempted, and its grace time is long over")
+
+
+def _rebooted(view: View, job: Job) -> Iterator[Action]:
+    """A node that boots by itself under a job registers as if nothing were. slurmctld (22.05, 24.11; ReturnToService=2) minds only that a job's
+    first node knows nothing of it, and not always: seen to show the job running for ever. Both times must be later than the job's start: the
+    boot is told by slurmctld's clock, slurmd's start by the node's, so no clock that is set makes a job look lost.
+    """
+    if not (job.batch and job.requeue and job.start_time):
+        return
+    started = job.start_time + BOOT_MARGIN
+    for name in job.nodes:
+        node = (view.nodes or {}).get(name)
+        if node is not None and node.up and min(node.boot_time, node.slurmd_start_time) > started:
+            yield RequeueJob(job.job_id, job.name_id, job.restart_count, f"{name} has booted since the job started")
+            return
 
 
 def _ended(view: View, job: Job) -> Iterator[Action]:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import shlex
 import threading
 import time
@@ -10,6 +11,7 @@ from pathlib import Path
 
 from job_wrapper.store import RunLog, open_store
 from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.errors import SlurmUnavailable
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.records import Job, Node
@@ -55,7 +57,8 @@ class Stage:
         """All that Slurm knows, at most ``LOOK`` seconds old."""
         with self._lock:
             if time.monotonic() - self._jobs[0] > LOOK:
-                self._jobs = (time.monotonic(), self.client.jobs())
+                with contextlib.suppress(SlurmUnavailable):
+                    self._jobs = (time.monotonic(), self.client.jobs())
             return self._jobs[1]
 
     def node(self, name: str) -> Node:

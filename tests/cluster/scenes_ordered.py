@@ -61,9 +61,7 @@ def power_down_force(stage: Stage) -> None:
 def node_reboots(stage: Stage) -> None:
     """Without a word: all its processes are gone, and slurmd registers anew. The job goes on from its last commit."""
     job = stage.counting()
-    # So soon after a job's start slurmctld does not mind that a node knows nothing of it (BatchStartTimeout and
-    # MessageTimeout, 20 s together); no machine boots that fast.
-    job.until(lambda: time.time() > job.now.start_time + 25, "to have run for a while")
+    job.until(lambda: time.time() > job.now.start_time + 10, "to have run for longer than the margin of that look")
     reboot(stage, job.now.nodes[0])
     job.until_back()
     job.finish()

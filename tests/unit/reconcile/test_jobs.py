@@ -47,6 +47,26 @@ def test_a_preempted_job_that_slurm_forgot_is_requeued(j: Any, grace: int, reque
     assert bool(of(decide(view(jobs=[j], partitions=partitions, **ON_N1)), RequeueJob)) == requeued
 
 
+@pytest.mark.parametrize(
+    ("boot", "slurmd", "changes", "requeued"),
+    [
+        (-50, -50, {}, True),
+        (-500, -50, {}, False),  # slurmd was started anew, which its jobs survive
+        (-50, -500, {}, False),  # slurmctld's clock was set
+        (-98, -98, {}, False),
+        (-50, -50, {"requeue": False}, False),
+        (-50, -50, {"states": "RUNNING CONFIGURING"}, False),
+        (-50, -50, {"states": "PENDING", "start_time": 0}, False),
+    ],
+)
+def test_a_job_whose_node_has_booted_under_it_is_requeued(
+    boot: int, slurmd: int, changes: dict[str, Any], requeued: bool
+) -> None:
+    n1 = replace(node("n1", "ALLOCATED"), boot_time=int(NOW) + boot, slurmd_start_time=int(NOW) + slurmd)
+    j = job(**{"nodes": ("n1",), "start_time": int(NOW) - 100, **changes})
+    assert bool(of(decide(view(jobs=[j], **{**ON_N1, "nodes": [n1]})), RequeueJob)) == requeued
+
+
 def test_preempt_mode_cancel_is_left_to_slurm() -> None:
     partitions = {"spot": Partition("spot", ("n1",), preempt_mode="CANCEL")}
     assert not of(decide(view(jobs=[preempted(-55, 9999)], partitions=partitions, **ON_N1)), RequeueJob)
