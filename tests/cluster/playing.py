@@ -17,6 +17,9 @@ from tests.fixtures.unmet import unmet
 
 Scene = Callable[[Stage], None]
 
+PATIENT = "MessageTimeout=60"
+"""Line of slurm.conf: with so many jobs at once a busy machine may not answer within Slurm's own 10 s."""
+
 
 def scenes(*modules: ModuleType) -> dict[str, Scene]:
     """A module's functions that take a stage and nothing else, by name."""

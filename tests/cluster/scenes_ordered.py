@@ -41,7 +41,7 @@ def scancel(stage: Stage) -> None:
 
 def time_limit(stage: Stage) -> None:
     """The warning makes a checkpoint and the job goes on; at the limit it ends after another one, and stays ended."""
-    job = stage.counting("--time=1", "--signal=USR1@10")
+    job = stage.counting("--time=1", "--signal=USR1@40")
     job.until_state("TIMEOUT", timeout=200)
     assert "the job goes on after this checkpoint" in job.output
     assert [c for c in job.kinds(Kind.COMMIT) if c.startswith("SIG")] == ["SIGUSR1", "SIGTERM"]

@@ -11,7 +11,7 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster import scenes_accounted
 from tests.cluster.counting import Stage
-from tests.cluster.playing import played, scenes, slurm_root
+from tests.cluster.playing import PATIENT, played, scenes, slurm_root
 from tests.fixtures.private_slurm import VERSIONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
@@ -28,7 +28,10 @@ def outcome(
     plan = default_settings(NODES, gpus=0)
     plan["checkpoints"] = {"interval": "2s"}
     cluster = make_module_cluster(
-        settings=plan, slurm_root=slurm_root(version), with_accounting=True, site={"more": ("PreemptType=preempt/qos",)}
+        settings=plan,
+        slurm_root=slurm_root(version),
+        with_accounting=True,
+        site={"more": (PATIENT, "PreemptType=preempt/qos")},
     )
     stage = Stage(cluster, version)
     scenes_accounted.prepare(stage)

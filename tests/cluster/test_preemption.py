@@ -11,7 +11,7 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster import scenes_ordered, scenes_preempted
 from tests.cluster.counting import Stage
-from tests.cluster.playing import played, scenes, slurm_root
+from tests.cluster.playing import PATIENT, played, scenes, slurm_root
 from tests.fixtures.private_slurm import VERSIONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
@@ -42,7 +42,7 @@ def outcome(
     request: pytest.FixtureRequest, make_module_cluster: Callable[..., LocalCluster]
 ) -> Iterator[dict[str, Future[None]]]:
     version = request.param
-    cluster = make_module_cluster(settings=settings(), slurm_root=slurm_root(version))
+    cluster = make_module_cluster(settings=settings(), slurm_root=slurm_root(version), site={"more": (PATIENT,)})
     stage = Stage(cluster, version)
     stage.boot([f"spot-{n}" for n in range(1, NODES + 1)])
     with played(request, stage, SCENES) as futures:
