@@ -98,7 +98,7 @@ class DistributedRun:
         What one rank decides holds for all. Raises, on every rank, the store's errors, ``UsageError``, ``RestoreFailed``.
         """
         process.plain_errors()
-        root = 0 if committer is not None else _committing_rank(group)
+        root = _committing_rank(committer, group)
         found: list[Committer | None] = [None]
 
         def look() -> _Known | None:
@@ -264,9 +264,9 @@ def _many(group: Any) -> bool:
     return dist.is_available() and dist.is_initialized() and dist.get_world_size(group) > 1
 
 
-def _committing_rank(group: Any) -> int:
+def _committing_rank(given: Committer | None, group: Any) -> int:
     """The first rank whose wrapper commits. Raises ``UsageError``, on all ranks, where there is none."""
-    denied = bool(os.environ.get(SOCKET_VARIABLE)) and os.environ.get(COMMITS_VARIABLE) == "0"
+    denied = given is None and bool(os.environ.get(SOCKET_VARIABLE)) and os.environ.get(COMMITS_VARIABLE) == "0"
     able = [rank for rank, no in enumerate(_from_all(denied, group)) if not no]
     if not able:
         raise UsageError(
