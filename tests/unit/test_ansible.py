@@ -4,14 +4,19 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
+from fnmatch import fnmatchcase
 from pathlib import Path
+from typing import Any
 
 import pytest
 import yaml
 
 from slurm_plugin import render
+from slurm_plugin.cloud import tags
+from slurm_plugin.cloud.aws import names
 from slurm_plugin.config import load_config
 
 FOLDER = Path(__file__).resolve().parents[2] / "ansible"
@@ -51,3 +56,46 @@ def test_policies_give_no_more_than_is_named(policy: Path) -> None:
         assert not any("*" in action for action in actions)
         looks_only = all(action.partition(":")[2].startswith(("Describe", "List", "Get")) for action in actions)
         assert looks_only or statement["Resource"] != "*" or "Condition" in statement, statement["Sid"]
+
+
+def manager_may(action: str, **context: Any) -> bool:
+    """By the policy of EC2's manager. ``context``: condition keys, ``_`` for what a name of Python's can't have."""
+    document = json.loads((FOLDER / "policies/aws-manager.json").read_text())
+    known = {re.sub(r"\W", "_", key): value for key, value in context.items()}
+
+    def holds(operator: str, wanted: dict[str, Any]) -> bool:
+        for key, values in wanted.items():
+            allowed = [values] if isinstance(values, str) else values
+            given = known.get(re.sub(r"\W", "_", key))
+            told = [given] if isinstance(given, str) else given
+            if told is None or not all(any(fnmatchcase(one, value) for value in allowed) for one in told):
+                return False
+        return operator in ("StringEquals", "ForAllValues:StringLike")
+
+    return any(
+        action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+        and all(holds(operator, wanted) for operator, wanted in statement.get("Condition", {}).items())
+        for statement in document["Statement"]
+    )
+
+
+def test_the_manager_may_make_each_call_that_it_makes_of_ec2() -> None:
+    source = "".join(path.read_text() for path in Path(names.__file__).parent.glob("*.py"))
+    calls = set(re.findall(r"\.(?:read|write|pages)\(\s*\"(\w+)\"", source))
+    assert {"create_fleet", "create_tags", "describe_instances", "describe_spot_price_history"} <= calls
+    here = {"aws_RequestedRegion": "REGION", "aws_ResourceTag_spotburst_cluster": "CLUSTER", "aws_TagKeys": []}
+    for call in calls:
+        action = "ec2:" + "".join(word.capitalize() for word in call.split("_"))
+        assert manager_may(action, **here), action
+
+
+def test_the_manager_names_machines_of_its_cluster_and_no_others() -> None:
+    members = [(f"launch-{n}", f"n{n}") for n in range(12)]
+    calls = names.place_tags(members, {launch_id: f"i-{launch_id}" for launch_id, _ in members})
+    calls += names.place_tags(members[:2], {launch_id: f"i-{launch_id}" for launch_id, _ in members[:2]})
+    keys = sorted({key for _, given in calls for key in given})
+    assert len(keys) == 4
+    for cluster, allowed in (("CLUSTER", True), ("another", False)):
+        assert manager_may("ec2:CreateTags", aws_ResourceTag_spotburst_cluster=cluster, aws_TagKeys=keys) is allowed
+    owner = {"aws_ResourceTag_spotburst_cluster": "CLUSTER", "aws_TagKeys": [tags.CLUSTER]}
+    assert not manager_may("ec2:CreateTags", **owner), "nor takes another's"
