@@ -213,6 +213,8 @@ class Following(Leaving):
             self.interruption = Interruption(KILLED, now, self._verdict(), code=128 + signal.SIGKILL)
             return [ev.Say("the program was killed from outside (SIGKILL)"), *self._leave(now)]
         end = finished or Finished(128 + signal.SIGKILL, KILLED)
+        if end.code == 0 and self.rules.peers:
+            return [ev.TellEnded(0, end.reason), *self._over(0)]  # else it would be a node that does not answer
         if end.code == 0 or self._head.ended or self._head.released or now >= self._since + self._hold:
             return self._over(end.code)
         if self._head.leaving:

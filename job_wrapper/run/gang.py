@@ -36,8 +36,10 @@ CALL_WAIT = 20.0
 CALL_LONGEST = 120.0
 """Seconds after which a call is given up where the store does not answer: nobody is held to be lost then."""
 RETRY = 1.0
+LAST_WORD = 5.0
+"""Seconds for which a wrapper that ends waits until the store has its last report."""
 
-Emit = Callable[[ev.Event], None]
+Emit = Callable[[ev.Event | Exception], None]
 Stopped = Callable[[float], bool]
 _REPORT = re.compile(r"([0-9]{6})-([0-9]{8})\.json\Z")
 
@@ -151,17 +153,36 @@ def _report(rank: int, fields: dict[str, Any]) -> Report | None:
 class Gang:
     """The wrapper's part in it. ``act`` takes the actions that concern other ranks, from the loop; ``run`` is a thread's."""
 
+    _thread: threading.Thread | None = None
+
     def act(self, action: ev.Action) -> None:
         """Do it soon. Never waits."""
         raise NotImplementedError
 
     def run(self, board: Board, emit: Emit, stopped: Stopped) -> None:
-        """Until stopped; ``emit`` takes what is heard."""
+        """Until stopped; ``emit`` takes what is heard. May be called again."""
         raise NotImplementedError
 
     def start(self, board: Board, emit: Emit, stopped: Stopped) -> None:
         """Once the attempt has begun."""
-        threading.Thread(target=self.run, args=(board, emit, stopped), daemon=True, name="spotburst-gang").start()
+        arguments = (board, emit, stopped)
+        self._thread = threading.Thread(target=self._run_on, args=arguments, daemon=True, name="spotburst-gang")
+        self._thread.start()
+
+    def finish(self) -> None:
+        """The wrapper ends, and ``stopped`` tells so already: its last report is waited for, but not for long."""
+
+    def _run_on(self, board: Board, emit: Emit, stopped: Stopped) -> None:
+        """A fault of our own must not make this node one that does not answer."""
+        said = ""
+        while not stopped(0.0):
+            try:
+                self.run(board, emit, stopped)
+            except Exception as error:
+                if said != str(error):
+                    emit(error)
+                said = str(error)
+                stopped(RETRY)
 
 
 class Telling(Gang):
@@ -169,7 +190,13 @@ class Telling(Gang):
 
     def __init__(self, identity: Identity, node: str) -> None:
         self._report = Report(identity.rank, node, identity.speaks)
-        self._told = not identity.speaks  # those who speak introduce themselves
+        self._version = 1 if identity.speaks else 0
+        """Of the report: those who speak introduce themselves."""
+        self._told = 0
+        """The version that is in the store."""
+        self._number = 0
+        self._call = 1
+        """The call that is looked for."""
         self._look = False
         self._lock = threading.Lock()
         self._changed = threading.Event()
@@ -179,37 +206,46 @@ class Telling(Gang):
         with self._lock:
             if isinstance(action, ev.LookAtHead):
                 self._look = True
-            elif isinstance(action, ev.TellEnded):
-                self._report, self._told = replace(self._report, ended=action.code, reason=action.reason), False
+            elif isinstance(action, ev.TellEnded) and (action.code or self._report.speaks):
+                self._report = replace(self._report, ended=action.code, reason=action.reason)
+                self._version += 1
             elif isinstance(action, ev.TellNotice) and self._report.speaks:  # else another of this node does
-                self._report, self._told = replace(self._report, notice=action.notice), False
+                self._report = replace(self._report, notice=action.notice)
+                self._version += 1
         self._changed.set()
 
+    def finish(self) -> None:
+        """See ``Gang``."""
+        if self._thread is not None and self._told != self._version:
+            self._changed.set()
+            self._thread.join(LAST_WORD)
+
     def run(self, board: Board, emit: Emit, stopped: Stopped) -> None:
-        """Until stopped. A store that is away is tried again for as long as that takes."""
-        number, call, pause = 0, 1, 0.0
-        while not stopped(0.0):
+        """Until stopped, and once more then. A store that is away is tried again for as long as that takes."""
+        pause, ends = 0.0, False
+        while not ends:
             self._changed.wait(pause)
             self._changed.clear()
+            ends = stopped(0.0)
             with self._lock:
-                report, told, look = self._report, self._told, self._look
-                self._told, self._look = True, False
+                report, version, look = self._report, self._version, self._look
             pause = ANSWER_PAUSE if report.speaks else 60.0
             try:
-                if not told:
-                    board.tell(number, report)
-                    number += 1
-                    told = True
-                if look:
-                    emit(board.head())
-                    look = False
-                if report.speaks and board.called(call):
+                if self._told != version:
+                    # A number for each try: one whose answer was lost may have been read, and is not read again.
+                    self._number += 1
+                    board.tell(self._number, report)
+                    self._told = version
+                if look and not ends:
+                    head = board.head()
+                    self._look = False
+                    emit(head)
+                if report.speaks and not ends and board.called(self._call):
                     with self._lock:
-                        self._report, self._told = replace(self._report, answers=call), False
-                    call, pause = call + 1, 0.0
+                        self._report = replace(self._report, answers=self._call)
+                        self._version += 1
+                    self._call, pause = self._call + 1, 0.0
             except SpotburstError:
-                with self._lock:
-                    self._told, self._look = self._told and told, self._look or look
                 pause = RETRY
 
 
@@ -227,6 +263,9 @@ class Listening(Gang):
         """By node: the newest call that it has answered."""
         self._standing: dict[str, Notice] = {}
         self._ended: set[int] = set()
+        self._over: dict[str, int] = {}
+        """By node, where its speaker's program has ended: the exit code. Its wrapper may be gone after that."""
+        self._released = False
         self._calls = 0
 
     def act(self, action: ev.Action) -> None:
@@ -243,10 +282,10 @@ class Listening(Gang):
             try:
                 if self._wants_release:
                     board.release()
-                    self._wants_release = False
+                    self._wants_release, self._released = False, True
                 self._hear(board.news(self._known), emit)
             except SpotburstError:
-                continue  # a store that does not answer says nothing
+                pass  # a store that does not answer says nothing; a call is given up in time
             if self._wants_call:
                 self._wants_call = False
                 emit(ev.RollCalled(self._roll_call(board, emit, stopped)))
@@ -262,7 +301,9 @@ class Listening(Gang):
                     emit(ev.Heard(report.notice, report.node))
                 elif report.notice is None and standing is not None:
                     emit(ev.Withdrawn(report.node))
-            if report.ended is not None and report.rank not in self._ended:
+            if report.speaks and report.ended is not None:
+                self._over[report.node] = report.ended
+            if report.ended and report.rank not in self._ended:
                 self._ended.add(report.rank)
                 emit(ev.PeerEnded(report.rank, report.node, report.ended, report.reason))
 
@@ -281,7 +322,7 @@ class Listening(Gang):
                 answered = True
             except SpotburstError:
                 until = max(until, self._steady() + ANSWER_PAUSE)
-            here = [node for node, answers in self._speakers.items() if answers >= number]
+            here = [node for node, answers in self._speakers.items() if answers >= number or self._may_be_gone(node)]
             now = self._steady()
             if len(here) >= self._others or now >= began + CALL_LONGEST or stopped(CALL_PAUSE):
                 return ()
@@ -289,3 +330,8 @@ class Listening(Gang):
                 named = sorted(set(self._speakers) - set(here))
                 unnamed = self._others - len(here) - len(named)
                 return (*named, *["a node that never answered"] * unnamed)
+
+    def _may_be_gone(self, node: str) -> bool:
+        """Its wrapper has ended, or may have: its program was done, or had failed when no node was lost."""
+        code = self._over.get(node)
+        return code == 0 or (code is not None and self._released)

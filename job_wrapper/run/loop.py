@@ -99,6 +99,8 @@ class Wrapper(Chores):
             self._stopping.set()
             self.child.close()
             self._server.close()
+            if self._gang is not None and self._code != ExitCode.FENCED:
+                self._gang.finish()
 
     @property
     def quiet(self) -> bool:

@@ -9,6 +9,7 @@ import subprocess
 import time
 from collections.abc import Callable
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,10 @@ from job_wrapper.store.codec import seal
 from job_wrapper.store.io_types import Kind
 from tests.unit.run.conftest import Room
 
-_QUICK = "from job_wrapper.run import gang; gang.LISTEN_PAUSE = gang.ANSWER_PAUSE = gang.CALL_PAUSE = 0.1; gang.CALL_WAIT = 3.0; "
+_QUICK = (
+    "from job_wrapper.run import gang, peers; gang.LISTEN_PAUSE = gang.ANSWER_PAUSE = gang.CALL_PAUSE = 0.1; gang.CALL_WAIT = 3.0; "
+    "peers.WHOLE_FOR = 0.1; "
+)
 
 COUNTING = """
     import json, pathlib, sys, time
@@ -146,6 +150,20 @@ def test_one_rank_that_fails_while_the_step_is_ended_for_it(two: Two) -> None:
     assert first.log()[-1].body["exit_code"] == 7
 
 
+@pytest.mark.parametrize("code", [0, 7], ids=["is done", "has failed, which was no node's loss"])
+def test_a_node_whose_program_has_ended_is_not_taken_for_lost(two: Two, code: int) -> None:
+    first, _ = two.rooms
+    head = two.start(0, ["sh", "-c", f"until [ -e {first.path}/late ]; do sleep 0.05; done; exit 5"])
+    other = two.start(1, ["sh", "-c", f"until [ -e {first.path}/now ]; do sleep 0.05; done; exit {code}"])
+    first.wait_for(two.spoken)
+    (first.path / "now").touch()
+    assert first.end(other)[0] == code
+    (first.path / "late").touch()
+    assert first.end(head)[0] == 5
+    assert first.kinds() == ["claim", "end"], "what fails by itself is not tried again"
+    assert first.calls() == []
+
+
 def test_rank_0_killed_leaves_the_requeue_to_the_other_shortly_before_the_deadline(two: Two) -> None:
     first, second = two.rooms
     head, other = two.start(0, ["sleep", "100"]), two.start(1, ["sleep", "100"])
@@ -190,7 +208,7 @@ def test_each_word_arrives_over_a_store_that_fails_every_second_time(
     for name, seconds in (("LISTEN_PAUSE", 0.02), ("ANSWER_PAUSE", 0.02), ("CALL_PAUSE", 0.02), ("RETRY", 0.02)):
         monkeypatch.setattr(f"job_wrapper.run.gang.{name}", seconds)
     board = Board(Unsure(f"file://{tmp_path}"), "c/12/main", 1)  # type: ignore[arg-type]
-    heard: list[ev.Event] = []
+    heard: list[ev.Event | Exception] = []
     stopping = [False]
 
     def stopped(seconds: float) -> bool:
@@ -215,6 +233,75 @@ def test_each_word_arrives_over_a_store_that_fails_every_second_time(
         stopping[0] = True
     assert heard.count(ev.Heard(NOTICE, "n2")) == 1
     assert heard.count(ev.PeerEnded(1, "n2", 7, "ProgramFailed")) == 1
+
+
+def test_what_is_told_after_a_word_whose_answer_was_lost_is_heard(tmp_path: Path) -> None:
+    """Rank 0 has read that word, and reads no number twice."""
+    known: dict[int, int] = {}
+    read: list[Report] = []
+
+    class Lossy(Board):
+        def tell(self, number: int, report: Report) -> None:
+            super().tell(number, report)
+            read.extend(self.news(known))
+            if len(read) == 1:
+                telling.act(ev.TellNotice(NOTICE))
+                raise StoreError("no answer")
+
+    telling = Telling(WHO, "n2")
+    telling.start(Lossy(open_store(f"file://{tmp_path}"), "c/12/main", 1), [].append, lambda _: len(read) > 1)
+    Room.wait_for(lambda: len(read) > 1)
+    assert [report.notice for report in read] == [None, NOTICE]
+
+
+class Fault(Board):
+    """What a store does that is away, or worse."""
+
+    def __init__(self, error: Exception) -> None:
+        self.error = error
+
+    def __getattribute__(self, name: str) -> Any:
+        if name in ("tell", "news", "call", "called", "release", "head"):
+            raise object.__getattribute__(self, "error")
+        return object.__getattribute__(self, name)
+
+
+def test_a_call_is_given_up_where_the_store_stays_away(monkeypatch: pytest.MonkeyPatch) -> None:
+    for name in ("LISTEN_PAUSE", "CALL_PAUSE"):
+        monkeypatch.setattr(f"job_wrapper.run.gang.{name}", 0.01)
+    monkeypatch.setattr("job_wrapper.run.gang.CALL_LONGEST", 0.1)
+    heard: list[ev.Event | Exception] = []
+    listening = Listening(1)
+    listening.act(ev.CallRoll())
+    listening.start(Fault(StoreError("away")), heard.append, lambda seconds: [time.sleep(seconds)] and bool(heard))
+    Room.wait_for(lambda: heard == [ev.RollCalled(())])
+
+
+def test_a_fault_of_our_own_is_said_once_and_the_node_still_answers(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr("job_wrapper.run.gang.RETRY", 0.01)
+    heard: list[ev.Event | Exception] = []
+    board = Board(open_store(f"file://{tmp_path}"), "c/12/main", 1)
+    broken = [KeyError("what?")] * 3
+
+    class Broken(Board):
+        def tell(self, number: int, report: Report) -> None:
+            if broken:
+                raise broken.pop()
+            super().tell(number, report)
+
+    stopping: list[bool] = []
+    telling = Telling(WHO, "n2")
+    telling.start(
+        Broken(open_store(f"file://{tmp_path}"), "c/12/main", 1),
+        heard.append,
+        lambda seconds: [time.sleep(seconds)] and bool(stopping),
+    )
+    Room.wait_for(lambda: list(board.news({})))
+    stopping.append(True)
+    telling.finish()
+    assert [str(error) for error in heard] == ["'what?'"]
 
 
 @pytest.mark.parametrize(
