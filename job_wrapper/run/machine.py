@@ -59,7 +59,7 @@ class Machine(Peers):
         elif self.phase is Phase.LEAVING:
             times += [self._write_by, self._since + STOP_WAIT]
         elif self.phase is Phase.FINISHING:
-            times += [self._since + VERDICT_WAIT, self._since + self.rules.patience, self._write_again]
+            times += [self._since + VERDICT_WAIT, self._since + self.rules.patience, self._write_again, self._call_by]
             if interruption is not None:
                 times.append(interruption.leave_by())
         return min((t for t in times if t is not None and t > self._now), default=None)
@@ -103,7 +103,7 @@ class Machine(Peers):
         return self.desk.staged(event)
 
     def _on_going(self, event: ev.Going, now: float) -> Actions:
-        self.desk.pace.going(event.restored, event.completed, event.total, now)
+        self.desk.going(event, now)
         return []
 
     def _on_commitasked(self, event: ev.CommitAsked, now: float) -> Actions:
@@ -386,7 +386,7 @@ class Machine(Peers):
             self._final_save = True
             desk.save_files("finished", False, now)
             return []
-        return self._end(finished, now)
+        return self._end(self._cause(finished), now)
 
     def _end(self, finished: Finished, now: float) -> Actions:
         self.finished, self._since = finished, now

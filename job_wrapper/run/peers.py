@@ -6,14 +6,18 @@ which ends the run, the other nodes are called: one whose wrapper does not answe
 
 from __future__ import annotations
 
+import signal
+
 from job_wrapper.errors import NodeLost
 from job_wrapper.run import events as ev
 from job_wrapper.run.desk import Actions
 from job_wrapper.run.leaving import Leaving
-from job_wrapper.run.rules import KILLED, PROGRAM_FAILED, Finished, Interruption, Phase, Rules
+from job_wrapper.run.rules import KILLED, OUT_OF_MEMORY, PROGRAM_FAILED, Finished, Interruption, Phase, Rules
 
 WHOLE_FOR = 30.0
 """Seconds for which an answered call stands."""
+CALL_BOUND = 140.0
+"""Seconds for which the outcome of a call is waited for, whatever keeps it: `gang` gives a call up sooner, unless the store hangs."""
 
 
 class Peers(Leaving):
@@ -23,9 +27,16 @@ class Peers(Leaving):
         super().__init__(rules)
         self._standing: set[str] = set()
         """Nodes whose notices stand; "" is this one."""
-        self._calling = False
+        self._call_by: float | None = None
+        """While the nodes are called: until when that is waited for."""
         self._whole_until: float | None = None
         self._peer_failed: Finished | None = None
+        self._step_ends = False
+        """Slurm ends the step, and not the job."""
+
+    @property
+    def _calling(self) -> bool:
+        return self._call_by is not None
 
     def _on_peerended(self, event: ev.PeerEnded, now: float) -> Actions:
         if self.phase not in (Phase.RUNNING, Phase.FINISHING) or self.finished is not None:
@@ -37,15 +48,15 @@ class Peers(Leaving):
             self.interruption = Interruption(KILLED, now, self._verdict(), code=event.code)
             return [said, *self._leave(now)]
         self._peer_failed = self._peer_failed or Finished(event.code, event.reason)
-        return [said, *self._call_roll()]
+        return [said, *self._call_roll(now)]
 
     def _on_rollcalled(self, event: ev.RollCalled, now: float) -> Actions:
-        self._calling = False
+        self._call_by = None
         if self.phase not in (Phase.RUNNING, Phase.FINISHING) or self.finished is not None or self._ends_here:
             return []
         if not event.missing:
             self._whole_until = now + WHOLE_FOR
-            return [ev.Release()]
+            return [ev.Release(), *(self._peers_failure(now) if self._step_ends else [])]
         self.interruption = Interruption(NodeLost.reason, now, self._verdict(), code=self._leave_code())
         lost = ", ".join(event.missing)
         return [ev.Say(f"{lost}: lost, its wrapper does not answer; this attempt ends"), *self._leave(now)]
@@ -62,19 +73,32 @@ class Peers(Leaving):
         asks = self.rules.peers and finished is not None and finished.reason == PROGRAM_FAILED and not self._ends_here
         if not asks or (self._whole_until is not None and now <= self._whole_until):
             return None
-        return self._call_roll()
+        if self._call_by is not None and now >= self._call_by:
+            return None
+        return self._call_roll(now)
 
-    def _call_roll(self) -> Actions:
+    def _call_roll(self, now: float) -> Actions:
         if self._calling:
             return []
-        self._calling = True
+        self._call_by = now + CALL_BOUND
         return [ev.CallRoll()]
+
+    def _cause(self, finished: Finished) -> Finished:
+        """Ranks fail for the one that ran out of memory: that is what its user can do something about."""
+        first = self._peer_failed
+        if first is not None and first.reason == OUT_OF_MEMORY and finished.reason == PROGRAM_FAILED:
+            return Finished(finished.code, OUT_OF_MEMORY)
+        return finished
 
     def _peers_failure(self, now: float) -> Actions:
         """A signal came, and Slurm says that the job goes on: ``srun --kill-on-bad-exit`` ends the step of a rank that has failed."""
-        failed = self._peer_failed
-        if failed is None or self.phase is not Phase.RUNNING:
-            return []
+        failed, interruption = self._peer_failed, self.interruption
+        by_slurm = interruption is not None and interruption.number == signal.SIGTERM
+        if failed is None or self.phase is not Phase.RUNNING or not (by_slurm or self._step_ends):
+            return []  # what its user sends ends nothing
+        self._step_ends = True
+        if self._calling:
+            return []  # a rank may have failed because a node is lost
         self.phase, self._since, self.finished = Phase.FINISHING, now, failed
         return [
             ev.Say("the step is ended because a rank of it has failed"),

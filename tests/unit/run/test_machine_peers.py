@@ -8,9 +8,10 @@ from pathlib import Path
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
+from job_wrapper.run.peers import CALL_BOUND
 from job_wrapper.run.rules import NO_DEADLINE
 from job_wrapper.slurm_job import SlurmJob
-from tests.unit.run.drive import REQUEUED, Drive, kinds
+from tests.unit.run.drive import REQUEUED, RUNNING, Drive, kinds
 
 
 def notice(source: str, deadline: float) -> Notice:
@@ -57,6 +58,42 @@ def test_a_notice_while_the_nodes_are_called_brings_the_job_back() -> None:
     assert kinds(d(ev.Heard(notice("a", 1120.0), "n2"))) == ["WriteInterrupted", "Stop"]
     assert kinds(d(ev.RollCalled())) == []
     assert d.took(ev.WriteEnd) == []
+
+
+def test_a_call_that_is_never_answered_keeps_no_failed_program() -> None:
+    d = Drive(peers=True)
+    assert kinds(d(ev.Exited(1))) == ["CallRoll"]
+    assert kinds(d.wait(1000.0 + CALL_BOUND - 1)) == []
+    assert kinds(d.wait(1000.0 + CALL_BOUND + 1)) == ["WriteEnd"]
+
+
+def test_a_user_who_asks_after_a_rank_has_failed_ends_nothing() -> None:
+    for asks in (ev.Asked(), ev.Signalled(signal.SIGUSR1)):
+        d = Drive(peers=True)
+        d(ev.Subscribed(1))
+        d(ev.PeerEnded(1, "n2", 7, "ProgramFailed"))
+        d(ev.RollCalled())
+        d(asks)
+        d(ev.JobSeen(RUNNING))
+        assert d.took(ev.WriteEnd) == [] and d.took(ev.Stop) == []
+
+
+def test_a_step_that_is_ended_while_the_nodes_are_called_waits_for_their_answer() -> None:
+    for missing, expected in (((), ["Release", "Stop", "WriteEnd"]), (("n3",), ["WriteInterrupted", "Stop"])):
+        d = Drive(peers=True)
+        d(ev.PeerEnded(1, "n2", 7, "ProgramFailed"))
+        d(ev.Signalled(signal.SIGTERM))
+        d(ev.JobSeen(RUNNING))
+        assert d.took(ev.WriteEnd) == [], "a rank may have failed because a node is lost"
+        assert kinds(d(ev.RollCalled(missing))) == expected
+
+
+def test_ranks_that_fail_for_one_that_ran_out_of_memory_are_told_so() -> None:
+    d = Drive(peers=True)
+    d(ev.PeerEnded(1, "n2", 137, "OutOfMemory"))
+    d(ev.RollCalled())
+    d(ev.Exited(1))
+    assert [(end.code, end.reason) for end in d.took(ev.WriteEnd)] == [(1, "OutOfMemory")]
 
 
 def test_nodes_that_slurm_has_lost_are_told_by_their_states(tmp_path: Path) -> None:

@@ -88,6 +88,14 @@ def test_the_machine_asks_at_the_interval_that_it_has_measured() -> None:
     assert [a for a in d.wait(committed + expected + 1) if isinstance(a, ev.Ask)]
 
 
+def test_a_run_that_turns_out_to_be_short_is_saved_before_the_usual_first_time() -> None:
+    d = Drive(interval=0.0, rate=DAY)
+    d(ev.Subscribed(1))
+    d(ev.Going(False, 0, 100))
+    d(ev.Going(False, 20, 100), 1080.0)  # 400 s in all
+    assert [a for a in d.wait(1080.0 + 101) if isinstance(a, ev.Ask)]
+
+
 def test_a_change_is_said() -> None:
     d = Drive(interval=0.0, rate=DAY, state_dirs=True)
     d.wait(1000 + FIRST)
