@@ -195,6 +195,8 @@ class _Encoder:
                 devices.update(tensor.device for tensor in near if not tensor.is_cpu)
         names = [dot + key for key in value]
         seen, tensors = dict(zip(addresses, names, strict=True)), dict(zip(names, found, strict=True))
+        if any(device.type == "meta" for device in devices):  # a view of such a one has an address
+            return False
         if len(seen) != len(found) or 0 in seen or not self.seen.keys().isdisjoint(seen):
             return False
         if not self.tensors.keys().isdisjoint(tensors):

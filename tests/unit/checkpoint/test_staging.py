@@ -106,6 +106,12 @@ def stored_packs(committer: Recorder) -> list[tuple[str, ...]]:
     return [read_manifest(committer.store, c.manifest).packs for c in committer._claim.entry.summary.commits]
 
 
+def test_tensors_without_content_are_named(committer: Recorder) -> None:
+    base = torch.empty(20, device="meta")
+    with pytest.raises(UnsupportedState, match=r"state\.model\.w0: a tensor on the meta device"):
+        Checkpointer(model={f"w{n}": base[n + 1 :] for n in range(10)}, committer=committer)
+
+
 @pytest.mark.parametrize("count", [1, 20])
 def test_a_tensor_whose_memory_was_given_back_is_named(committer: Recorder, count: int) -> None:
     """As sharding libraries do between the uses of a weight."""
