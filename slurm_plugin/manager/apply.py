@@ -318,22 +318,27 @@ class Applier:
         text = f"{action.reason}: {action.text}"
         job = self._jobs.get(action.job_id)
         if job is not None:
-            self._tell(job, text)  # first: nobody can tell a job that is gone
+            self._try(partial(self._tell, job, text), action)  # first: nobody can tell a job that is gone
         self.client.cancel(action.name_id)
         log.warning("cancelled", job=action.name_id, reason=action.reason, why=action.text)
         self.ledger.event("cancelled", text, job=action.job_id)
 
     def _stop(self, action: SuspendJob | HoldJob | EndJob) -> None:
-        job = self._jobs.get(action.job_id)
+        job, refusal = self._jobs.get(action.job_id), None
         if isinstance(action, SuspendJob):
-            self.client.hold(action.name_id, releasable=True)
-            self.client.signal(action.name_id, SIGNAL.name.removeprefix("SIG"))
+            try:
+                self.client.hold(action.name_id, releasable=True)
+                self.client.signal(action.name_id, SIGNAL.name.removeprefix("SIG"))
+            except SlurmRefused as error:
+                refusal = error  # one that can't be asked has no longer grace than one that does not hear
             # Last: should this be cut off, the job is asked again, which harms nothing.
-            if not self.ledger.first(f"job:{action.job_id}", f"{COST_ASKED}:{action.restart_count}"):
+            if not self.ledger.first(f"job:{action.job_id}", f"{COST_ASKED}:{action.restart_count}") and not refusal:
                 return
+            if refusal is not None:
+                raise refusal
         log.warning(action.why, job=action.name_id, attempt=action.restart_count)
         if job is not None:
-            self._tell(job, action.why)
+            self._try(partial(self._tell, job, action.why), action)
         if isinstance(action, EndJob):
             self.client.end(action.name_id)
         elif isinstance(action, HoldJob):

@@ -7,6 +7,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.errors import SlurmRefused
 from slurm_plugin.prices import PriceTable
 from tests.unit.manager.harness import Manager, policy
 from tests.unit.manager.world import World
@@ -71,3 +72,21 @@ def test_letting_it_go_without_raising_the_limit_holds_it_again(m: Manager) -> N
     m.world.slurm.release(str(job))
     until(m, is_held(m, job), 30)
     assert m.world.cloud.calls == 0
+
+
+def refuse(*_: object, **__: object) -> None:
+    raise SlurmRefused("Job update not available right now")
+
+
+def test_one_that_slurm_does_not_let_be_asked_or_told_ends_all_the_same(
+    m: Manager, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(m.world.slurm, "signal", refuse)
+    monkeypatch.setattr(m.world.slurm, "set_comment", refuse)
+    alone = m.world.slurm.submit(1500, comment="cost_limit=0.5", requeue=False)
+    job = m.world.slurm.submit(1500, comment="cost_limit=0.5")
+    until(m, is_held(m, job), 1500)
+    until(m, lambda: m.world.slurm.job[alone].record.has("CANCELLED"), 30)
+    small = m.world.slurm.submit(1500, comment="cost_limit=0.01")
+    until(m, is_held(m, small), 30)
+    assert max(spent.paid for spent in m.ledger.spent().values()) < 0.5 + 0.35, "its grace, and no more"
