@@ -81,7 +81,7 @@ class WaitBegins:
 
 @dataclass(frozen=True, slots=True)
 class WaitEnds:
-    """The job runs: it waits for capacity no longer."""
+    """The job runs, or is held: it waits for capacity no longer."""
 
     order: ClassVar[int] = 0
     job_id: int

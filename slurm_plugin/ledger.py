@@ -299,7 +299,7 @@ class Ledger(ChargesLedger):
             self._do("INSERT OR REPLACE INTO counters VALUES (?,?,1,?)", name, TOLD_NO_CAPACITY, now)
 
     def wait_ends(self, job_id: int) -> None:
-        """The job runs."""
+        """The job runs, or is held."""
         self._do("DELETE FROM counters WHERE name=? AND kind IN (?,?)", f"job:{job_id}", WAITING, TOLD_NO_CAPACITY)
 
     def seen_jobs(self) -> dict[int, SeenJob]:

@@ -8,6 +8,7 @@
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
     PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
     PENDING, no capacity for it since queue_timeout                comment and scancel: CapacityUnavailable
+    running, or held by anybody                                    it waits for capacity no longer
     active on nodes of ours                                        remember where
     no longer in Slurm's memory                                    forget
 
@@ -56,7 +57,8 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
         # Not while it completes: 22.05 then shows COMPLETING alone, with the restart count of the attempt to come.
         if job.has(*ACTIVE) and not job.has("PENDING", "COMPLETING"):
             yield from _remember(view, job)
-        if job.running and (f"job:{job.job_id}", WAITING) in view.counters:
+        held = job.has("PENDING") and job.priority == 0
+        if (job.running or held) and (f"job:{job.job_id}", WAITING) in view.counters:
             yield WaitEnds(job.job_id)
         if job.running:
             yield from _overdue(view, job)

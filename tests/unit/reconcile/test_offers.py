@@ -72,6 +72,10 @@ def test_a_job_that_runs_waits_no_longer() -> None:
     waited = {("job:1", WAITING): Counter(1, NOW - 601.0)}
     assert WaitEnds(1) in decide(view([], [job(1, "RUNNING", ("n1",))], counters=waited))
     assert WaitEnds(1) not in decide(view([], [BOOTS], counters=waited))
+    assert WaitEnds(1) in decide(view([], [job(1, "PENDING", priority=0)], counters=waited)), (
+        "held: let go, it waits from then on"
+    )
+    assert WaitEnds(1) not in decide(view([], [job(1, "PENDING")], counters=waited))
 
 
 @pytest.mark.parametrize(
