@@ -39,7 +39,7 @@ class Follower(Attempt):
         wait = CLAIM_WAIT + max(480.0, self.options.patience)
         until = self.steady() + wait
         while True:
-            last = self._patiently(log.tail)
+            last = self._patiently(lambda: log.newest()[0])  # rank 0 passes over damaged entries too
             if last is not None and self._ours(last):
                 if last.kind is Kind.END and last.summary.ended:
                     error = RankZeroEnded(f"rank 0 has ended this run with {last.summary.ended}")

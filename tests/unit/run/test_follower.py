@@ -45,6 +45,24 @@ def test_it_is_what_rank_0_restored(uri: str) -> None:
     assert other.restored is not None and other.restored.step == 1
 
 
+def test_a_damaged_end_of_the_log_is_left_to_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    uri = f"file://{tmp_path}"
+    claim = RunLog(open_store(uri), RUN).claim(writer(0))
+    for step in (1, 2):
+        entry = save(claim, step, {"w": bytes([step])})
+    (tmp_path / f"{RUN}/log/{entry.seq:08d}.json").write_bytes(b"{}")
+    looked = []
+
+    def sleep(_: float) -> None:
+        monkeypatch.undo()
+        looked.append(attempt(Attempt, uri, 0).begin())
+
+    monkeypatch.setattr("job_wrapper.run.follower.time.sleep", sleep)
+    other = attempt(Follower, uri, 1)
+    other.begin()
+    assert looked and other.restored is not None and other.restored.step == 1
+
+
 @pytest.mark.parametrize("what", ["one bit", "nothing", "an entry that is no commit"])
 def test_a_damaged_word_of_rank_0_never_means_to_begin_anew(what: str, uri: str, tmp_path: Path) -> None:
     (told,) = tmp_path.rglob("restored.json")
