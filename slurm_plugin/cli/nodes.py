@@ -1,11 +1,15 @@
-"""``spotburst nodes``: the cluster's nodes as Slurm shows them, with their nodesets and jobs."""
+"""``spotburst nodes``: the cluster's nodes as Slurm shows them, with their nodesets, jobs and machines."""
 
 from __future__ import annotations
 
+import sqlite3
 from collections import defaultdict
 
 from slurm_plugin.cli import output
 from slurm_plugin.cli.source import ConfigOption, JsonOption, settings, slurm_client
+from slurm_plugin.config import Config
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.ledger import Ledger
 
 
 def command(config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -19,6 +23,8 @@ def command(config: ConfigOption = None, json: JsonOption = False) -> None:
             for name in job.nodes:
                 jobs[name].append(job.name_id)
     wanted = [(n, s.name) for s in known.nodesets for n in s.node_names] if known else [(n, "") for n in sorted(shown)]
+    owned = _machines(known)
+    wanted += [(name, "") for name in sorted(set(owned) - {name for name, _ in wanted})]
     rows = [
         {
             "node": name,
@@ -27,6 +33,7 @@ def command(config: ConfigOption = None, json: JsonOption = False) -> None:
             "jobs": jobs[name],
             "address": shown[name].address if name in shown and shown[name].up else "",
             "reason": shown[name].reason if name in shown else "not in slurm.conf: see `spotburst render`",
+            "machines": owned.get(name, []),
         }
         for name, nodeset in wanted
     ]
@@ -34,9 +41,39 @@ def command(config: ConfigOption = None, json: JsonOption = False) -> None:
         output.as_json(rows)
         return
     output.table(
-        ("NODE", "NODESET", "STATE", "JOBS", "ADDRESS", "REASON"),
+        ("NODE", "NODESET", "STATE", "JOBS", "ADDRESS", "MACHINE", "REASON"),
         (
-            [r["node"], r["nodeset"], "+".join(r["states"]), ",".join(r["jobs"]), r["address"], r["reason"]]
+            [
+                r["node"],
+                r["nodeset"],
+                "+".join(r["states"]),
+                ",".join(r["jobs"]),
+                r["address"],
+                ",".join(r["machines"]),
+                r["reason"],
+            ]
             for r in rows
         ),
     )
+
+
+def _machines(config: Config | None) -> dict[str, list[str]]:
+    """By node, machines that were asked for and have not been seen to be gone: ids of the cloud's, or of the launch where that is not known yet.
+
+    Nothing where this user may not read the manager's ledger.
+    """
+    found: dict[str, list[str]] = defaultdict(list)
+    if config is None:
+        return found
+    try:
+        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
+    except (ConfigError, OSError):
+        return found
+    try:
+        for intent in ledger.intents():
+            found[intent.node].append(intent.instance_id or intent.launch_id)
+    except sqlite3.Error:
+        return {}
+    finally:
+        ledger.close()
+    return found
