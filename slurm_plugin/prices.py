@@ -73,6 +73,10 @@ def load_prices(path: Path) -> PriceTable:
         raise ConfigError(explain(path, PriceTable, error)) from None
 
 
+OF_CLOUDS = "USD"
+"""Currency of live prices."""
+
+
 @dataclass(frozen=True, slots=True)
 class Priced:
     """A price of one machine an hour, and where it is from: ``live``, ``table``, or ``on-demand`` (an upper bound of a spot price)."""
@@ -82,8 +86,8 @@ class Priced:
 
 
 def priced(offering: Offering, table: PriceTable | None, live: Mapping[str, float]) -> Priced | None:
-    """What an offering costs, as far as it is known. ``live``: what its cloud tells, by offering id."""
-    if offering.id in live:
+    """What an offering costs, as far as it is known. ``live``: what its cloud tells, by offering id; in a table's other currency it is of no use."""
+    if offering.id in live and (table is None or table.currency == OF_CLOUDS):
         return Priced(live[offering.id], "live")
     found = table.price(offering) if table else None
     if found is not None:

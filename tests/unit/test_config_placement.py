@@ -84,7 +84,7 @@ def table(tmp_path: Path, data: Any = TABLE) -> Path:
 
 
 def test_the_line_that_says_more_counts_and_live_prices_come_first(tmp_path: Path) -> None:
-    prices = load_prices(table(tmp_path))
+    prices = load_prices(table(tmp_path, {**TABLE, "currency": "USD"}))
     near, far, other = (offering_of(f"p/{r}/a/{t}/spot") for r, t in (("near", "t"), ("far", "t"), ("near", "u")))
     assert near
     assert far
@@ -96,6 +96,10 @@ def test_the_line_that_says_more_counts_and_live_prices_come_first(tmp_path: Pat
     assert bound is not None
     assert bound.source == "on-demand"
     assert price_list([near], None, {}) == {}
+    yen = load_prices(table(tmp_path, {**TABLE, "currency": "JPY"}))
+    assert price_list([near, far], yen, {near.id: 1.0, far.id: 1.0}) == price_list([near, far], yen, {}), (
+        "clouds tell dollars"
+    )
 
 
 def test_what_is_not_known_is_never_taken_for_nothing(tmp_path: Path) -> None:
