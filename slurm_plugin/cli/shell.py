@@ -32,17 +32,23 @@ if oldest '^SPOTBURST_EPOCH=' || oldest '^SLURM_STEP_ID=[0-9]' || oldest '^SLURM
     cd "$folder/cwd" || echo "spotburst: the program's folder can't be entered; here is $PWD" >&2
     shell=$(printf '%s\n' "$lines" | sed -n 's/^SHELL=//p' | head -n 1)
     [ $# -gt 0 ] || set -- "${shell:-/bin/sh}"
-    # A second program on the wrapper's socket would answer for the first: the shell's programs see none.
-    set -- "TERM=${TERM:-dumb}" SPOTBURST_SHELL=1 SPOTBURST_SOCKET= SPOTBURST_RUN= "$@"
-    # xargs puts the environment last, env wants the command there.
-    turn='count=$1; shift; while [ "$count" -gt 0 ]; do set -- "$@" "$1"; shift; count=$((count - 1)); done; exec env -i "$@"'
-    exec xargs -0 -x -s 1900000 -a "$folder/environ" sh -c "$turn" sh $# "$@"
+    # Not by env(1): a program's arguments are everybody's to read, and its environment may hold keys.
+    exec python3 -I -c '
+import os, sys
+own = dict(one.split(b"=", 1) for one in open(sys.argv[1], "rb").read().split(b"\0") if b"=" in one)
+# A second program on the wrapper'\''s socket would answer for the first: the shell'\''s programs see none.
+own.update({b"TERM": os.environb.get(b"TERM", b"dumb"), b"SPOTBURST_SHELL": b"1", b"SPOTBURST_SOCKET": b"", b"SPOTBURST_RUN": b""})
+try:
+    os.execvpe(sys.argv[2], sys.argv[2:], own)
+except OSError as error:
+    sys.exit(f"{sys.argv[2]}: {error.strerror}")
+' "$folder/environ" "$@"
 fi
 echo "spotburst: job $job has no process of yours here yet: the shell has srun's environment" >&2
 [ $# -gt 0 ] || set -- "${SHELL:-/bin/sh}"
 exec "$@"
 """
-"""What runs on the node: POSIX shell and GNU's xargs, so that nothing of spotburst need be on its PATH. Arguments: job, command."""
+"""What runs on the node: POSIX shell and any Python 3, so that nothing of spotburst need be on its PATH. Arguments: job, command."""
 
 
 def command(
