@@ -29,8 +29,6 @@ from job_wrapper.store.paths import data_prefix
 class Attempt(Beginning):
     """Rank 0's attempt: holds the claim once ``begin`` has returned."""
 
-    commits = True
-
     # While it runs
 
     def welcome(self) -> dict[str, Any]:

@@ -55,8 +55,16 @@ def restored_key(run: str, epoch: int) -> str:
     return f"{data_prefix(run, epoch)}/restored.json"
 
 
+def refused_key(run: str, rank: Identity) -> str:
+    """Where rank 0 tells the other ranks of its step that it has begun nothing. It has no epoch, and no claim has the number 0."""
+    return f"{data_prefix(run, 0)}/refused-{rank.job_id}-{rank.restart_count}-{rank.step_id}.json"
+
+
 class Beginning:
     """What `Attempt` is built on. Called in a worker thread; every call may be slow."""
+
+    commits = True
+    """This rank claims and commits."""
 
     def __init__(
         self,
@@ -136,6 +144,12 @@ class Beginning:
             progress = None if self.counters is None else self.counters.told()
             told = seal("restored", {"entry": seq, "progress": progress})
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
+
+    def tell_refused(self, code: int) -> None:
+        """There will be no claim, but an end with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""
+        if self.commits and self.identity.tasks > 1 and not self.claimed and code:
+            store = self._store or open_store(self.options.uri, endpoint_url=self.options.endpoint_url, prove=False)
+            store.put(refused_key(self.run, self.identity), seal("refused", {"code": code}))
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:

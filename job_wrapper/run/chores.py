@@ -48,6 +48,9 @@ class Chores:
     def _given_up(self, error: SpotburstError) -> ev.Event:
         if may_pass(error) and self.attempt.waits:
             return ev.GiveUp(int(ExitCode.STORE_AWAY), StoreAway.reason, str(error))
+        if not isinstance(error, StoreError):  # which the other ranks see for themselves
+            with contextlib.suppress(SpotburstError):
+                self.attempt.tell_refused(int(error.exit_code))
         self._comment(error.reason, int(error.exit_code))
         return ev.GiveUp(int(error.exit_code), error.reason, str(error))
 

@@ -7,7 +7,7 @@ from typing import Any
 
 from job_wrapper.errors import Damaged, ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
 from job_wrapper.run.attempt import Attempt
-from job_wrapper.run.beginning import restored_key
+from job_wrapper.run.beginning import refused_key, restored_key
 from job_wrapper.run.counters import counters_of
 from job_wrapper.store.codec import unseal
 from job_wrapper.store.io_types import CommitRef, Entry, Kind
@@ -17,12 +17,21 @@ from job_wrapper.store.open import open_store
 CLAIM_WAIT = 120.0
 """Seconds that the other ranks wait for rank 0's claim, beyond those that it may wait for its store."""
 POLL = 0.3
+REFUSAL_POLL = 2.0
+"""Seconds between looks whether rank 0 has begun nothing, until it has claimed the run."""
 
 
 class RankZeroEnded(SpotburstError):
     """Rank 0 gave the run up; its exit code is passed on."""
 
     reason = "RankZeroEnded"
+
+
+def _ended(how: str, code: object) -> RankZeroEnded:
+    error = RankZeroEnded(f"rank 0 {how} with {code}: its own message tells why")
+    codes = {int(each): each for each in ExitCode}
+    error.exit_code = codes.get(code, ExitCode.RUN_HELD) if isinstance(code, int) else ExitCode.RUN_HELD
+    return error
 
 
 class Follower(Attempt):
@@ -38,15 +47,14 @@ class Follower(Attempt):
         log = RunLog(self.store, self.run, clock=self.clock)
         wait = CLAIM_WAIT + max(480.0, self.options.patience)
         until = self.steady() + wait
+        ask = self.steady() + REFUSAL_POLL
         while True:
             last = self._patiently(lambda: log.newest()[0])  # rank 0 passes over damaged entries too
             if last is not None and self._ours(last):
                 if last.kind is Kind.END and last.summary.ended:
-                    error = RankZeroEnded(f"rank 0 has ended this run with {last.summary.ended}")
-                    codes = {int(code): code for code in ExitCode}
-                    error.exit_code = codes.get(last.summary.ended, ExitCode.RUN_HELD)
-                    raise error
-                told = self._patiently(lambda epoch=last.epoch: self._told(epoch))  # type: ignore[misc]
+                    raise _ended("has ended this run", last.summary.ended)
+                key = restored_key(self.run, last.epoch)
+                told = self._patiently(lambda key=key: self._read(key, "restored"))  # type: ignore[misc]
                 if told is not None:
                     self.epoch = last.epoch
                     self.restored = self._restored_from(last, told.get("entry"))
@@ -55,14 +63,19 @@ class Follower(Attempt):
                 until = max(until, self.steady() + wait)  # a restore takes as long as it takes
             elif last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
+            elif self.steady() >= ask:
+                ask = self.steady() + REFUSAL_POLL
+                refused = self._patiently(lambda: self._read(refused_key(self.run, self.identity), "refused"))
+                if refused is not None:
+                    raise _ended("has begun nothing, and ended", refused.get("code"))
             if self.steady() >= until:
                 raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
             time.sleep(POLL)
 
-    def _told(self, epoch: int) -> dict[str, Any] | None:
-        key = restored_key(self.run, epoch)
+    def _read(self, key: str, kind: str) -> dict[str, Any] | None:
+        """What rank 0 tells there, if it does."""
         try:
-            return unseal(self.store.get(key), "restored", f"{self.store.uri}/{key}")
+            return unseal(self.store.get(key), kind, f"{self.store.uri}/{key}")
         except ObjectMissing:
             return None
 

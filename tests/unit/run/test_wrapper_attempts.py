@@ -104,6 +104,20 @@ def test_two_attempts_without_progress_end_the_run(room: Room) -> None:
     assert len(room.calls()) == 2
 
 
+def test_other_ranks_do_not_wait_for_a_rank_0_that_has_begun_nothing(room: Room) -> None:
+    more = {"SLURM_STEP_NUM_TASKS": "2"}
+    room.view(requeue=0)
+    other = room.start(["touch", "started"], **more, SLURM_PROCID="1")
+    code, _, err = room.run(["touch", "started"], **more)
+    assert (code, "--no-requeue" in err) == (ExitCode.NOT_REQUEUEABLE, True)
+    code, _, err = room.end(other)
+    assert (code, "rank 0 has begun nothing" in err) == (ExitCode.NOT_REQUEUEABLE, True), err
+    assert not (room.path / "started").exists()
+    room.view(restarts=1)  # the same job, put right
+    other = room.start(["true"], **more, restarts="1", SLURM_PROCID="1")
+    assert room.run(["true"], **more, restarts="1")[0] == room.end(other)[0] == 0
+
+
 def test_other_ranks_find_the_claim_and_write_nothing(room: Room) -> None:
     state = room.path / "state"
     command = ["sh", "-c", f"echo $SPOTBURST_EPOCH $(cat {state}/file); echo saved > {state}/file; sleep 1; kill -9 $$"]
