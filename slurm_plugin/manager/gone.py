@@ -32,22 +32,27 @@ class Gone:
             elif since is None:
                 self._since[job_id] = now
         self._shown = shown
-        self._save()
+        self.save()
 
     def since(self, job_id: str) -> float | None:
-        """Since when the job has not been shown (Unix seconds); None while it is, or before the first look. From now on it is followed."""
+        """Since when the job has not been shown (Unix seconds); None while it is, or before the first look. From now on it is followed:
+        over a restart once that is saved."""
         if self._shown is None:
             return None
         if job_id not in self._since:
             there = job_id in self._shown or _folded(job_id, self._shown)
             self._since[job_id] = None if there else self._clock()
-            self._save()
         return self._since[job_id]
 
     def forget(self, job_id: str) -> None:
         """It is of no interest any more."""
-        if self._since.pop(job_id, None) is not None:
-            self._save()
+        self._since.pop(job_id, None)
+
+    def save(self) -> None:
+        """Write it down: the whole file, so once for many."""
+        new = self._path.with_name(self._path.name + ".new")
+        new.write_text(json.dumps(self._since), encoding="utf-8")
+        new.replace(self._path)
 
     def _load(self) -> dict[str, float | None]:
         try:
@@ -62,11 +67,6 @@ class Gone:
             for job_id, since in found.items()
             if since is None or (isinstance(since, int | float) and not isinstance(since, bool))
         }
-
-    def _save(self) -> None:
-        new = self._path.with_name(self._path.name + ".new")
-        new.write_text(json.dumps(self._since), encoding="utf-8")
-        new.replace(self._path)
 
 
 def _names(job: Job) -> tuple[str, ...]:

@@ -7,6 +7,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable, Iterable
+from typing import TYPE_CHECKING
 
 from job_wrapper.errors import SpotburstError
 from job_wrapper.store.io_types import ObjectStore
@@ -14,6 +15,9 @@ from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.manager.gone import Gone
 from slurm_plugin.manager.say import Once, log
 from slurm_plugin.slurm.records import Job
+
+if TYPE_CHECKING:
+    from job_wrapper.store.freeing import Sweep
 
 EVERY = 3600.0
 """Seconds."""
@@ -56,15 +60,7 @@ class Sweeper:
             try:
                 sweep = sweep or Sweep(self._open(), self._cluster, age=self._age, gone_since=self._gone_since)
                 self._look()
-                for swept in sweep.sweep():
-                    if swept.error:
-                        self._once.fault(f"checkpoints of {swept.run}", swept.error)
-                    else:
-                        log.info("checkpoints of an ended run freed", run=swept.run, bytes=swept.size)
-                        if self._gone is not None:
-                            self._gone.forget(swept.run.split("/")[1])
-                    if self._stopped.is_set():
-                        return
+                self._free(sweep)
                 self._once.well("freeing old checkpoints")
             except Exception as error:
                 self._once.fault(
@@ -72,6 +68,21 @@ class Sweeper:
                 )
             if self._stopped.wait(self._every):
                 return
+
+    def _free(self, sweep: Sweep) -> None:
+        try:
+            for swept in sweep.sweep():
+                if swept.error:
+                    self._once.fault(f"checkpoints of {swept.run}", swept.error)
+                else:
+                    log.info("checkpoints of an ended run freed", run=swept.run, bytes=swept.size)
+                    if self._gone is not None:
+                        self._gone.forget(swept.run.split("/")[1])
+                if self._stopped.is_set():
+                    return
+        finally:
+            if self._gone is not None:
+                self._gone.save()
 
     def _look(self) -> None:
         self._known = False

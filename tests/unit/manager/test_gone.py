@@ -57,6 +57,7 @@ def test_a_job_that_is_gone_for_a_week_is_freed_and_none_that_may_come_back(tmp_
         gone = Gone(tmp_path / "gone.json", clock)
         gone.look(jobs if day < 10 else shown("13"))
         list(Sweep(store, "c", clock=clock, gone_since=gone.since).sweep())
+        gone.save()
         assert freed(store, cancelled) == (day >= 7), day
         assert [freed(store, run) for run in (task, ended)] == [day >= 17] * 2, "what Slurm shows can be requeued"
         assert not any(freed(store, run) for run in (held, named, outside))
@@ -105,3 +106,18 @@ def test_the_sweeper_frees_nothing_while_slurm_does_not_answer(tmp_path: Path, a
     sweeper._thread.join(20)
     assert len(asked) == 2
     assert freed(store, path) == answers
+
+
+def test_many_jobs_are_written_down_at_once(tmp_path: Path) -> None:
+    clock, path = Clock(), tmp_path / "gone.json"
+    gone = Gone(path, clock)
+    gone.look(())
+    written = path.stat().st_ino
+    for job in range(1000):
+        assert gone.since(str(job)) == clock.now
+    assert path.stat().st_ino == written
+    gone.save()
+    later = Gone(path, clock)
+    later.look(())
+    clock.now += DAY
+    assert later.since("999") == clock.now - DAY
