@@ -7,6 +7,7 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
+from slurm_plugin.actions import NOWHERE
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.client import SlurmClient
@@ -195,6 +196,12 @@ def test_hold_release_and_requeuehold(client: SlurmClient, submit: Callable[...,
     until(lambda: job(client, job_id).priority > 0, "the job to be released")
     client.hold(job_id)
     until(lambda: job(client, job_id).priority == 0, "the job to be held")
+    client.release(job_id)
+    until(lambda: job(client, job_id).priority > 0, "the job to be released again")
+    client.hold(job_id, releasable=True)
+    until(lambda: job(client, job_id).priority == 0, "the job to be held for its owner")
+    client.end(job_id)
+    until(lambda: job(client, job_id).has("CANCELLED"), "the job to be ended")
 
 
 TEXTS = [
@@ -261,6 +268,15 @@ def test_one_refused_node_does_not_stop_the_others(client: SlurmClient) -> None:
     assert node(client, "spot-1").has("DOWN")
     assert node(client, "spot-2").has("DOWN")
     client.update_nodes(["spot-1", "spot-2"], state="resume")
+
+
+def test_an_address_each_for_many_nodes_in_one_call(client: SlurmClient) -> None:
+    names = ["spot-1", "spot-2"]
+    client.update_nodes(names, address=",".join([NOWHERE] * 2))
+    assert [node(client, name).address for name in names] == [NOWHERE] * 2
+    for name in names:
+        client.update_nodes([name], address=name)
+        assert node(client, name).address == name
 
 
 def test_power_up_and_down_by_hand(client: SlurmClient) -> None:
