@@ -312,7 +312,7 @@ class Listening(Gang):
         began = self._steady()
         until, called, number = began + CALL_WAIT, False, self._calls + 1
         while True:
-            answered = False
+            answered, looked = False, self._steady()
             try:
                 if not called:
                     board.call(number)
@@ -326,7 +326,7 @@ class Listening(Gang):
             now = self._steady()
             if len(here) >= self._others or now >= began + CALL_LONGEST or stopped(CALL_PAUSE):
                 return ()
-            if answered and now >= until:
+            if answered and looked >= until:  # what was put while hundreds of reports were read is not seen yet
                 named = sorted(set(self._speakers) - set(here))
                 unnamed = self._others - len(here) - len(named)
                 return (*named, *["a node that never answered"] * unnamed)

@@ -147,16 +147,6 @@ class Machine(Peers):
         new = Interruption(what, notice.arrived, self._verdict(), notice.deadline, notice, code=self._leave_code())
         return [ev.Say(f"notice: {what}{where}{left}"), *self._interrupt(new, now)]
 
-    def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> Actions:
-        self._standing.discard(event.peer)
-        interruption = self.interruption
-        if self._standing:
-            return []  # another node's stands
-        if self.phase is not Phase.RUNNING or interruption is None or interruption.number is not None:
-            return []
-        self.interruption = None
-        return [ev.Say("the notice was withdrawn: going on")]
-
     def _on_signalled(self, event: ev.Signalled, now: float) -> Actions:
         if self._deaf:
             return []

@@ -38,6 +38,16 @@ class Peers(Leaving):
     def _calling(self) -> bool:
         return self._call_by is not None
 
+    def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> Actions:
+        self._standing.discard(event.peer)
+        interruption = self.interruption
+        if self._standing:
+            return []  # another node's stands
+        if self.phase is not Phase.RUNNING or interruption is None or interruption.number is not None:
+            return []
+        self.interruption = None
+        return [ev.Say("the notice was withdrawn: going on")]
+
     def _on_peerended(self, event: ev.PeerEnded, now: float) -> Actions:
         if self.phase not in (Phase.RUNNING, Phase.FINISHING) or self.finished is not None:
             return []

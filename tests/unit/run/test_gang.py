@@ -7,7 +7,7 @@ import random
 import signal
 import subprocess
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -275,6 +275,27 @@ def test_a_call_is_given_up_where_the_store_stays_away(monkeypatch: pytest.Monke
     listening.act(ev.CallRoll())
     listening.start(Fault(StoreError("away")), heard.append, lambda seconds: [time.sleep(seconds)] and bool(heard))
     Room.wait_for(lambda: heard == [ev.RollCalled(())])
+
+
+def test_a_node_that_answers_while_many_reports_are_read_is_not_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("job_wrapper.run.gang.CALL_PAUSE", 0.0)
+    now = [1000.0]
+
+    looks = [[Report(rank, "n2", ended=1) for rank in range(8, 16)], [Report(1, "n2", speaks=True, answers=1)]]
+
+    class Slow(Board):
+        def __init__(self) -> None:
+            """No store."""
+
+        def call(self, number: int) -> None:
+            """It is made."""
+
+        def news(self, known: dict[int, int]) -> Iterator[Report]:
+            for report in looks.pop(0):
+                now[0] += 10.0
+                yield report
+
+    assert Listening(1, lambda: now[0])._roll_call(Slow(), lambda _: None, lambda _: False) == ()
 
 
 def test_a_fault_of_our_own_is_said_once_and_the_node_still_answers(
