@@ -40,12 +40,13 @@ def command_to_go_on(
     for name, flag in (
         ("SLURM_JOB_PARTITION", "--partition"),
         ("SLURM_JOB_ACCOUNT", "--account"),
+        ("SLURM_STEP_NUM_NODES", "--nodes"),
         ("SLURM_NTASKS", "--ntasks"),
         ("SLURM_CPUS_PER_TASK", "--cpus-per-task"),
         ("SLURM_MEM_PER_NODE", "--mem"),
     ):
         value = environ.get(name, "")
-        if value and value not in ("(null)", "1" if flag == "--ntasks" else ""):
+        if value and value not in ("(null)", "1" if flag in ("--nodes", "--ntasks") else ""):
             srun.append(f"{flag}={value}")
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
     if gpus.isdigit() and int(gpus):
@@ -101,7 +102,8 @@ class Session:
         """``command`` goes on elsewhere; ``saves``: what is saved, in words ("" for nothing); ``ask``: asks for a checkpoint now."""
         self.say, self.command, self.saves = say, command, saves
         self._clock, self._ask = clock, ask
-        self._last_calls: dict[str, threading.Timer] = {}
+        self._last_calls: dict[str, tuple[float, threading.Timer]] = {}
+        """By notice: its deadline, and what ends the session before it."""
         self._lock = threading.Lock()
 
     def begin(self) -> None:
@@ -121,19 +123,22 @@ class Session:
         """One notice, or that there is none any more."""
         with self._lock:
             if notice is None:
-                for timer in self._last_calls.values():
+                for _, timer in self._last_calls.values():
                     timer.cancel()
                 self._last_calls.clear()
                 self.say("the notice was withdrawn: this node stays")
             elif notice.kind in TAKES_AWAY and notice.deadline is not None:
-                if notice.source_id in self._last_calls:
+                standing = self._last_calls.get(notice.source_id)
+                if standing is not None and notice.deadline >= standing[0]:
                     return
+                if standing is not None:
+                    standing[1].cancel()  # there is less time than was told
                 left = notice.deadline - self._clock()
                 wait = session_left(left)
                 self._tell(notice, left, wait)
                 timer = threading.Timer(wait, lambda: emit(replace(notice, arrived=self._clock())))
                 timer.daemon = True
-                self._last_calls[notice.source_id] = timer
+                self._last_calls[notice.source_id] = notice.deadline, timer
                 timer.start()
                 if wait:
                     self._ask()

@@ -4,13 +4,15 @@ from __future__ import annotations
 
 import shlex
 import signal
+import time
 
 import pytest
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.node_config import NodeConfig
+from job_wrapper.notice.types import Notice
 from job_wrapper.run.identity import Identity
-from job_wrapper.run.interactive import command_to_go_on, session_left
+from job_wrapper.run.interactive import Session, command_to_go_on, session_left
 from job_wrapper.run.options import parse_options
 from tests.unit.run.conftest import Room
 
@@ -25,13 +27,13 @@ def test_a_session_goes_on_until_shortly_before_its_end(left: float, wait: float
     [
         (
             "--state-dir /w -- bash -i",
-            {"SLURM_JOB_PARTITION": "gpu", "SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "1"},
+            {"SLURM_JOB_PARTITION": "gpu", "SLURM_GPUS_ON_NODE": "2", "SLURM_NTASKS": "1", "SLURM_STEP_NUM_NODES": "1"},
             "srun --partition=gpu --gres=gpu:2 --pty spotburst run --run 12 --state-dir /w -- bash -i",
         ),
         (
             "--run=big --name x --state-dir w --uri file:///a -- sh -c 'echo a'",
-            {"PWD": "/home/a", "SPOTBURST_URI": "file:///b"},
-            "srun --chdir=/home/a --pty spotburst run --run big --name x --state-dir w --uri file:///a -- sh -c 'echo a'",
+            {"PWD": "/home/a", "SPOTBURST_URI": "file:///b", "SLURM_NTASKS": "4", "SLURM_STEP_NUM_NODES": "2"},
+            "srun --nodes=2 --ntasks=4 --chdir=/home/a --pty spotburst run --run big --name x --state-dir w --uri file:///a -- sh -c 'echo a'",
         ),
         ("python t.py", {"SPOTBURST_URI": "s3://b"}, "srun --pty spotburst run --run 12 --uri s3://b -- python t.py"),
     ],
@@ -45,6 +47,18 @@ def test_the_command_that_goes_on(words: str, environ: dict[str, str], expected:
     again = shlex.split(command)
     parsed = parse_options(again[again.index("run") + 1 :], NodeConfig(uri="file:///n"), {})
     assert parsed.command == options.command, "the command can be read back"
+
+
+def test_a_notice_whose_deadline_comes_nearer_ends_the_session_sooner_and_once() -> None:
+    emitted: list[Notice | None] = []
+    session = Session(lambda _: None, "srun …", "work", ask=lambda: None)
+    now = time.time()
+    for left in (1000.0, 2.0, 2.0, 500.0):
+        session.heard(Notice("aws", "reclaim", "the same", now, now + left), emitted.append)
+    Room.wait_for(lambda: emitted)
+    assert [notice and notice.deadline for notice in emitted] == [now + 2.0]
+    session.heard(None, emitted.append)
+    assert emitted[1:] == [None]
 
 
 def test_a_notice_lets_the_session_go_on_saves_it_twice_and_its_command_goes_on_from_it(room: Room) -> None:
