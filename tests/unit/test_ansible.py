@@ -99,3 +99,25 @@ def test_the_manager_names_machines_of_its_cluster_and_no_others() -> None:
         assert manager_may("ec2:CreateTags", aws_ResourceTag_spotburst_cluster=cluster, aws_TagKeys=keys) is allowed
     owner = {"aws_ResourceTag_spotburst_cluster": "CLUSTER", "aws_TagKeys": [tags.CLUSTER]}
     assert not manager_may("ec2:CreateTags", **owner), "nor takes another's"
+
+
+def tasks_of(book: str) -> list[str]:
+    """Of all plays, with their roles, in order."""
+    done = subprocess.run(
+        [Path(sys.executable).parent / "ansible-playbook", "-i", INVENTORIES[0] / "hosts.yml", book, "--list-tasks"],
+        cwd=FOLDER,
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    return re.findall(r"^ {6}(.+?)\s+TAGS:", done.stdout, re.MULTILINE)
+
+
+def test_removal_looks_for_machines_first_and_installs_nothing() -> None:
+    tasks = tasks_of("remove.yml")
+    assert [name.partition(" : ")[2] for name in tasks[:3]] == [
+        "What of it is still there",
+        "Which nodes are up or have machines",
+        "Not while machines of the cloud are there",
+    ]
+    assert not set(tasks) & set(tasks_of("upgrade.yml")), "nor restarts a manager whose unit it has just taken away"
