@@ -45,6 +45,8 @@ class Leaving:
         self._write_by = 0.0
         self._write_again: float | None = None
         self._requeueing = False
+        self._holds = False
+        """The requeue that was asked for keeps the job held."""
         self._since = 0.0
         self._said = ""
 
@@ -102,7 +104,8 @@ class Leaving:
         if view.running and view.restart_count == self.rules.restart_count:
             self._requeueing = True
             away = self.interruption is not None and self.interruption.reason == AWAY
-            return [ev.Requeue(hold=self._suspends, away=away)]
+            self._holds = self._suspends and view.held  # its user may have released it meanwhile
+            return [ev.Requeue(hold=self._holds, away=away)]
         return [
             ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
             *self._over(ended_code(view, self.rules, None)),
@@ -110,7 +113,7 @@ class Leaving:
 
     def _on_requeued(self, event: ev.Requeued, now: float) -> Actions:
         text = event.text or "requeued: Slurm starts this job again"
-        if self._suspends:
+        if self._holds:
             text = "suspended: the job is held until `spotburst resume` (or scontrol release)"
         return [ev.Say(text), *self._over(ExitCode.REQUEUED)]
 

@@ -49,6 +49,14 @@ def test_suspended_job_stops_at_the_commit_and_is_held() -> None:
     assert d.code == ExitCode.REQUEUED
 
 
+def test_a_job_that_is_resumed_before_it_has_stopped_is_not_held() -> None:
+    d = asked(MARKED)
+    commit(d)
+    d(ev.Written())
+    assert d(ev.JobSeen(RUNNING)) == [ev.Requeue()]
+    assert "held" not in "".join(said.text for said in d(ev.Requeued()) if isinstance(said, ev.Say))
+
+
 def test_what_slurm_says_may_come_after_the_commit() -> None:
     d = Drive()
     d(ev.Subscribed(1))
