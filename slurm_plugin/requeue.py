@@ -27,7 +27,7 @@ job that has ended.)
 from __future__ import annotations
 
 from collections.abc import Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 
 from job_wrapper.errors import (
     ConfigChanged,
@@ -131,6 +131,8 @@ class RunTail:
     """Of an ``end``."""
     fails: bool = False
     """It was run with ``--on-interruption fail``."""
+    epoch: int = field(default=0, compare=False)
+    """Of the newest entry: told in logs, and nothing is decided by it."""
 
     @classmethod
     def of(cls, run: str, entry: Entry) -> RunTail:
@@ -147,6 +149,7 @@ class RunTail:
             left=left_of(entry),
             exit_code=entry.summary.ended or 0,
             fails=entry.body.get(ON_INTERRUPTION) == FAIL,
+            epoch=entry.epoch,
         )
 
 

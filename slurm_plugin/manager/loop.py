@@ -24,13 +24,17 @@ from slurm_plugin.manager.providers import build_lanes
 from slurm_plugin.manager.rates import Rates
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
-from slurm_plugin.manager.say import Once, log
+from slurm_plugin.manager.say import Once, log, whereabouts
+from slurm_plugin.manager.service import Service
+from slurm_plugin.manager.status import status_line
 from slurm_plugin.manager.sweeper import Sweeper
+from slurm_plugin.manager.turn import Post
 from slurm_plugin.manager.wake import Waker
 from slurm_plugin.prices import load_prices
 from slurm_plugin.reconcile import Policy, View, decide
 from slurm_plugin.reconcile.comeback import waits_for_begin_time
 from slurm_plugin.reconcile.flags import Phase, phase
+from slurm_plugin.reconcile.index import ACTIVE
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.connect import connect_for_long
 
@@ -53,14 +57,17 @@ class Loop:
         pricing: Pricing | None = None,
         describing: Describing | None = None,
         hearing: Hearing | None = None,
+        post: Post | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
+        self.service, self.post = Service({}), post
+        """Told of each pass that ends; asked before each whether it may be."""
         self.reach, self.runs = reach, runs
-        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing, describing) if part is not None]
+        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing, describing, post) if part is not None]
 
     @classmethod
-    def build(cls, config: Config) -> Loop:
-        """From the settings. Raises ``ConfigError``. slurmctld need not run yet, nor any cloud answer."""
+    def build(cls, config: Config, service: Service | None = None, post: Post | None = None) -> Loop:
+        """From the settings; ``service`` is told what goes on, ``post`` asked whether it may. Raises ``ConfigError``. slurmctld need not run yet, nor any cloud answer."""
         client = connect_for_long(config.slurm)
         lanes = build_lanes(config)
         policy = Policy.of(config)
@@ -98,32 +105,48 @@ class Loop:
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
         describing = Describing(tuple(policy.offerings.values()), lanes, ledger, once)
         applier = Applier(client, ledger, launcher, once)
-        return cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, describing, hearing)
+        loop = cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, describing, hearing, post)
+        loop.service = service or loop.service
+        return loop
 
     def stop(self) -> None:
         """End after the present pass. Safe in a signal handler."""
         self.waker.stop()
 
     def run(self) -> None:
-        """Until ``stop``. An unexpected fault ends one pass, not the loop."""
+        """Until ``stop``, or until this manager may act no more. An unexpected fault ends one pass, not the loop.
+
+        The watchdog hears of passes that end, so one that hangs has the manager started again.
+        """
         spare_collections()
         for part in self.parts:
             part.start()
         log.info("manager started", cluster=self.config.cluster, nodes=len(self.observer.policy.nodeset_of))
         pruned = float("-inf")
+        faults = self.observer.once
+        self.service.ready()
         try:
             while not self.waker.stopped:
+                if self.post is not None and (why := self.post.lost()):
+                    log.warning("this manager stops acting", why=why)
+                    break
                 busy = True
                 try:
                     busy = self.once()
                     if time.monotonic() - pruned > PRUNE_EVERY:
                         self.ledger.prune()
                         pruned = time.monotonic()
-                except Exception:
-                    log.error("a pass failed", exc_info=True)
+                    faults.well("a pass")
+                except Exception as error:
+                    if faults.fault("a pass", f"failed: {error!r}"):
+                        log.error("a pass failed", exc_info=True)
+                    self.service.status(status_line(None, faults.lasting()))
                     self.waker.wait(1.0)
-                self.waker.wait(self.config.manager.busy_interval if busy else self.config.manager.interval)
+                self.service.alive()
+                pause = self.config.manager.busy_interval if busy else self.config.manager.interval
+                self.waker.wait(min(pause, self.service.longest_pause))
         finally:
+            self.service.stopping()
             for part in self.parts:
                 part.stop()
             self.observer.close()
@@ -134,9 +157,20 @@ class Loop:
     def once(self) -> bool:
         """One pass. True if something is in transition, so that the next one comes soon."""
         view = self.observer.look()
+        know(view)
         actions = decide(view)
         self.applier.apply(actions, view)
+        self.service.status(status_line(view, self.observer.once.lasting()))
         return in_transition(view, actions)
+
+
+def know(view: View) -> None:
+    """For the log's lines of this pass: who is where, in which attempt."""
+    names = {job.job_id: job.name_id for job in view.jobs or ()}
+    whereabouts.know(
+        ((job.name_id, job.restart_count, job.nodes if job.has(*ACTIVE) else ()) for job in view.jobs or ()),
+        {names[job]: max(tail.epoch for tail in tails) for job, tails in view.runs.items() if job in names and tails},
+    )
 
 
 def spare_collections() -> None:

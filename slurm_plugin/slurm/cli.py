@@ -10,6 +10,7 @@ from pathlib import Path
 
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm import command, parse
+from slurm_plugin.slurm.controllers import Controller, parse_ping
 from slurm_plugin.slurm.orders import checked, comment_of, in_batches, one_line
 from slurm_plugin.slurm.records import Job, Node, Partition
 
@@ -41,6 +42,16 @@ class CliClient:
         text = self._run("scontrol", "show", "config")
         found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
         return {key: "" if value.strip() == "(null)" else value.strip() for key, value in found}
+
+    def controllers(self) -> tuple[Controller, ...]:
+        """By order of SlurmctldHost, whether each is up: ``scontrol ping``, which calls it a failure when none is."""
+        try:
+            text = self._run("scontrol", "ping")
+        except (SlurmUnavailable, SlurmRefused) as error:
+            if not (found := parse_ping(str(error))):
+                raise
+            return found
+        return parse_ping(text)
 
     def jobs(self) -> tuple[Job, ...]:
         """All jobs in slurmctld's memory. 22.05 ignores the filter and shows all; 24.11 needs ``--states=all`` for ended ones."""

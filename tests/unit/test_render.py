@@ -174,6 +174,19 @@ def test_the_managers_unit_spares_its_children(tmp_path: Path) -> None:
     assert "StateDirectory=spotburst\n" in unit
 
 
+def test_the_managers_unit_is_one_that_systemd_understands(tmp_path: Path) -> None:
+    analyze = need_program("systemd-analyze")
+    unit = tmp_path / "spotburst-manager.service"
+    programs = render.Programs(*(Path("/bin/true") for _ in range(4)))
+    text = render.manager_service(config(tmp_path), programs, config_path=Path("/etc/slurm/burst.yaml"), user="root")
+    for broken, right in ((text, True), (text.replace("WatchdogSec=", "WatchdogSec=soon "), False)):
+        unit.write_text(broken)
+        done = subprocess.run([analyze, "verify", "--man=no", str(unit)], capture_output=True, text=True, check=False)
+        assert (unit.name not in done.stderr) == right, done.stderr
+    told = re.findall(r"^(Type|WatchdogSec|Restart|StartLimitIntervalSec)=(.*)$", text, re.MULTILINE)
+    assert dict(told) == {"Type": "notify", "WatchdogSec": "120", "Restart": "always", "StartLimitIntervalSec": "0"}
+
+
 def test_slurm_itself_reads_the_configuration(tmp_path: Path) -> None:
     """``scontrol`` without a controller still parses slurm.conf and complains of what it does not know."""
     need_program("slurmd")

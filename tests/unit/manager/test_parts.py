@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import re
 import signal
 import socket
 import subprocess
@@ -28,6 +29,7 @@ from slurm_plugin.manager.say import Once
 from slurm_plugin.manager.single import only_one
 from slurm_plugin.manager.wake import Waker
 from tests.unit.manager.harness import policy
+from tests.unit.manager.listener import Listener
 from tests.unit.reconcile.views import NOW, intent, job, view
 
 
@@ -104,7 +106,9 @@ def test_one_manager_a_state_directory(tmp_path: Path) -> None:
     with only_one(state):
         assert state.stat().st_mode & 0o777 == 0o700
         with (
-            pytest.raises(ConfigError, match=rf"another manager runs already \(process {os.getpid()}\)"),
+            pytest.raises(
+                ConfigError, match=rf"another manager runs already \(process {os.getpid()} on {socket.gethostname()}\)"
+            ),
             only_one(state),
         ):
             pass
@@ -268,8 +272,9 @@ def burst_yaml(tmp_path: Path, **changes: Any) -> Path:
 MAIN = "import sys; from pathlib import Path; from slurm_plugin.manager import main; sys.exit(main(Path(sys.argv[1])))"
 
 
-def start(config: Path) -> subprocess.Popen[str]:
-    return subprocess.Popen([sys.executable, "-c", MAIN, str(config)], stderr=subprocess.PIPE, text=True)
+def start(config: Path, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", MAIN, str(config)]
+    return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environ or {})})
 
 
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
@@ -280,20 +285,22 @@ def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Pat
         (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
         (tmp_path / "bin" / name).chmod(0o755)
     config = burst_yaml(tmp_path, manager={"interval": 0.1, "busy_interval": 0.1})
-    manager = start(config)
+    listener = Listener(tmp_path / "notify", watchdog=60)
+    manager = start(config, listener.environ)
     sock = tmp_path / "state" / "manager.sock"
-    for _ in range(200):
-        if sock.exists():
-            break
-        time.sleep(0.05)
+    told = listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
+    assert told[0] == "READY=1"
+    assert re.match(r"STATUS=acting: 0 jobs, 0 machines; not well: .*\bSlurm\b", told[1])
+    assert sock.exists()
+    assert (tmp_path / "state" / "ledger.db").exists()
     second = start(config)
     _, said = second.communicate(timeout=30)
     assert second.returncode == 2
-    assert f"another manager runs already (process {manager.pid})" in said
-    time.sleep(1.5)
+    assert f"another manager runs already (process {manager.pid} on {socket.gethostname()})" in said
     manager.send_signal(number)
     _, log = manager.communicate(timeout=20)
     assert manager.returncode == 0, log
+    assert listener.hear()[-1] == "STOPPING=1"
     assert not sock.exists()
     assert log.count("does not answer, so nothing is concluded") == 1, log
     assert "Traceback" not in log
