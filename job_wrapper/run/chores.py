@@ -133,7 +133,8 @@ class Chores:
     def _see_job(self) -> ev.Event:
         view, rules = self._job.view() if self._job is not None else None, self.machine.rules
         lost: tuple[str, ...] = ()
-        if self._job is not None and view is not None and rules.peers and view.restart_count > rules.restart_count:
+        asks = rules.peers and self.attempt.commits  # one rank: slurmctld has most to do when many nodes are lost
+        if asks and self._job is not None and view is not None and view.restart_count > rules.restart_count:
             lost = self._job.lost_nodes(self.attempt.identity.node_list)
         return ev.JobSeen(view, lost)
 
