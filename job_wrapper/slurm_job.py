@@ -130,6 +130,8 @@ class SlurmJob:
 
     def lost_nodes(self, nodes: str) -> tuple[str, ...]:
         """Those of the nodes (a hostlist) that are down, go down, or do not answer Slurm; none where Slurm does not tell."""
+        if not nodes:
+            return ()  # sinfo would tell of all nodes
         _, out, _ = self._run("sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T")
         stand = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
         return tuple(name for name, state in stand.items() if state.startswith("down") or state[-1] in "*~%!")

@@ -101,5 +101,6 @@ def test_nodes_that_slurm_has_lost_are_told_by_their_states(tmp_path: Path) -> N
     sinfo.write_text("#!/bin/sh\nprintf 'n1 allocated\\nn2 down*\\nn3 idle~\\nn4 draining\\nn5 mixed*\\nn6 down\\n'\n")
     sinfo.chmod(0o755)
     assert SlurmJob("7", bin_dir=str(tmp_path)).lost_nodes("n[1-6]") == ("n2", "n3", "n5", "n6")
+    assert SlurmJob("7", bin_dir=str(tmp_path)).lost_nodes("") == ()
     sinfo.write_text("#!/bin/sh\necho 'slurm_load_node error' >&2; exit 1\n")
     assert SlurmJob("7", bin_dir=str(tmp_path)).lost_nodes("n[1-6]") == ()
