@@ -160,13 +160,15 @@ class ReleaseJob:
 
 @dataclass(frozen=True, slots=True)
 class SuspendJob:
-    """A job that runs is to commit a checkpoint and to be held (job_wrapper.run.asked). What does not hear it goes on."""
+    """A job that runs is to commit a checkpoint and to be held (job_wrapper.run.asked). What does not hear it goes on. ``counter`` keeps when
+    it was first asked."""
 
     order: ClassVar[int] = 11
     job_id: int
     name_id: str
     restart_count: int
     why: str
+    counter: str
 
 
 @dataclass(frozen=True, slots=True)

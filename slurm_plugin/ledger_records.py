@@ -54,7 +54,9 @@ WAIT_FORGOTTEN = 3600.0
 
 
 COST_ASKED = "cost-limit"
-"""Begins the kind of the counter, one an attempt, of a job that was asked to be suspended for its cost; its ``last`` is when it was first."""
+"""Begins the kind of the counter, one an attempt and limit, of a job that was asked to be suspended for its cost; its ``last`` is when it was first."""
+COST_RAISED = "cost-limit-raised"
+"""The same, of one whose limit was raised after that: it was let go."""
 
 
 class IntentState(str, Enum):

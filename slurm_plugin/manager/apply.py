@@ -53,7 +53,7 @@ from slurm_plugin.actions import (
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import COST_ASKED, OpenNotice
+from slurm_plugin.ledger_records import OpenNotice
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.many import shared_reasons
@@ -332,7 +332,7 @@ class Applier:
             except SlurmRefused as error:
                 refusal = error  # one that can't be asked has no longer grace than one that does not hear
             # Last: should this be cut off, the job is asked again, which harms nothing.
-            if not self.ledger.first(f"job:{action.job_id}", f"{COST_ASKED}:{action.restart_count}") and not refusal:
+            if not self.ledger.first(f"job:{action.job_id}", action.counter) and not refusal:
                 return
             if refusal is not None:
                 raise refusal

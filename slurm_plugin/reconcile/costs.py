@@ -6,6 +6,7 @@
     charged for a node that it has left                             its charge ends
     it has a limit, runs, and would cross it before it has saved    asked to be suspended: an urgent checkpoint, then held
     … and still runs ``COST_GRACE`` after the first asking          requeued held (which gives it Slurm's KillWait), else ended
+    … and its limit is raised before it is held                     released: it is not to be held at its next requeue
     its nodes boot, and the attempt would cross the limit           requeued held, else ended
     it waits, and its next attempt would cross the limit            held
     its own limit can't be read                                     said to it once
@@ -24,12 +25,13 @@ from slurm_plugin.actions import (
     ChargeEnds,
     EndJob,
     HoldJob,
+    ReleaseJob,
     Report,
     RequeueJob,
     SuspendJob,
 )
 from slurm_plugin.cloud.provider import Market
-from slurm_plugin.ledger_records import COST_ASKED, Charge, IntentState, Spent
+from slurm_plugin.ledger_records import COST_ASKED, COST_RAISED, Charge, IntentState, Spent
 from slurm_plugin.placement.limit import WORD, CostLimit, cost_limit
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
@@ -59,6 +61,8 @@ def decide_costs(view: View, index: Index) -> Iterator[Action]:
             yield Report(job.job_id, "cost-limit-unread", limit.fault)
         if limit.limit is not None and exceeds(view, index, job, limit):
             yield from _stop(view, index, job, limit)
+        elif job.running and job.priority == 0:
+            yield from _let_go(view, job, limit)
 
 
 def over_limit(view: View, index: Index) -> frozenset[int]:
@@ -157,7 +161,8 @@ def _stop(view: View, index: Index, job: Job, limit: CostLimit) -> Iterator[Acti
         why = f"{COST_LIMIT}: this attempt would cost more than {limit.limit:g} ({who})"
         yield _away(job, why) if can_wait else EndJob(job.job_id, job.name_id, job.restart_count, why)
         return
-    asked = view.counters.get((f"job:{job.job_id}", f"{COST_ASKED}:{job.restart_count}"))
+    counter = f"{COST_ASKED}:{job.restart_count}:{limit.limit:g}"
+    asked = view.counters.get((f"job:{job.job_id}", counter))
     if asked is None or view.now - asked.last < COST_GRACE:
         # Again and again: a program that has just begun has nothing to save yet, and says so.
         yield SuspendJob(
@@ -165,10 +170,23 @@ def _stop(view: View, index: Index, job: Job, limit: CostLimit) -> Iterator[Acti
             job.name_id,
             job.restart_count,
             f"{COST_LIMIT}: {limit.limit:g} is all but spent ({who}); held after its checkpoint",
+            counter,
         )
     else:
         why = f"{COST_LIMIT}: no checkpoint within {COST_GRACE:g} s ({who})"
         yield _away(job, why) if can_wait else EndJob(job.job_id, job.name_id, job.restart_count, why)
+
+
+def _let_go(view: View, job: Job, limit: CostLimit) -> Iterator[Action]:
+    """Asked to be suspended, and so marked as held, it may go on: else it would be held at its next requeue, whatever that is for. Once, since
+    the hold after that is somebody else's."""
+    name = f"job:{job.job_id}"
+    raised = f"{COST_RAISED}:{job.restart_count}:{limit.limit}"
+    was_asked = any(
+        who == name and kind.startswith(f"{COST_ASKED}:{job.restart_count}:") for who, kind in view.counters
+    )
+    if was_asked and (name, raised) not in view.counters:
+        yield ReleaseJob(job.job_id, job.name_id, job.restart_count, f"{COST_LIMIT}: it was raised", raised)
 
 
 def _away(job: Job, why: str) -> RequeueJob:

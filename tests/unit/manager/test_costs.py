@@ -90,3 +90,13 @@ def test_one_that_slurm_does_not_let_be_asked_or_told_ends_all_the_same(
     small = m.world.slurm.submit(1500, comment="cost_limit=0.01")
     until(m, is_held(m, small), 30)
     assert max(spent.paid for spent in m.ledger.spent().values()) < 0.5 + 0.35, "its grace, and no more"
+
+
+def test_a_limit_that_is_raised_while_the_job_is_asked_leaves_no_hold_behind(m: Manager) -> None:
+    m.world.slurm.deaf = True
+    job = m.world.slurm.submit(1500, comment="cost_limit=0.5")
+    until(m, lambda: m.world.slurm.job[job].record.running and m.world.slurm.job[job].record.priority == 0, 1000)
+    m.world.slurm.set_comment(str(job), "cost_limit=50")
+    until(m, lambda: m.world.slurm.job[job].record.priority > 0, 10)
+    until(m, lambda: m.world.slurm.job[job].record.states == {"COMPLETED"}, 2000)
+    assert m.world.slurm.job[job].record.restart_count == 0

@@ -15,6 +15,7 @@ from slurm_plugin.actions import (
     HoldJob,
     Launch,
     PowerUp,
+    ReleaseJob,
     Report,
     RequeueJob,
     SuspendJob,
@@ -95,7 +96,7 @@ def test_one_that_does_not_hear_it_is_sent_away_after_a_while(changes: dict[str,
     spent = {1: Spent(11.0, 60.0, False)}
 
     def after(seconds: float) -> list[Any]:
-        counters = {("job:1", "cost-limit:0"): Counter(1, NOW - seconds)}
+        counters = {("job:1", "cost-limit:0:10"): Counter(1, NOW - seconds)}
         return of(seen([replace(RUNS, **changes)], spent=spent, counters=counters), SuspendJob, RequeueJob, EndJob)
 
     assert [type(a) for a in after(COST_GRACE - 1)] == [SuspendJob], "asked again meanwhile"
@@ -103,6 +104,27 @@ def test_one_that_does_not_hear_it_is_sent_away_after_a_while(changes: dict[str,
     assert isinstance(action, kind)
     assert getattr(action, "hold", True)
     assert "CostLimit" in action.why
+
+
+def test_one_whose_limit_is_raised_after_it_was_asked_is_let_go_once_and_asked_anew_at_the_next() -> None:
+    asked = {("job:1", "cost-limit:0:10"): Counter(1, NOW - 2 * COST_GRACE)}
+    marked = replace(RUNS, priority=0, comment="cost_limit=20")
+
+    def done(job_: Job, paid: float, **more: Any) -> list[Any]:
+        counters = {**asked, **more.get("counters", {})}
+        return of(
+            seen([job_], spent={1: Spent(paid, 60.0, False)}, counters=counters), ReleaseJob, SuspendJob, RequeueJob
+        )
+
+    (release,) = done(marked, 11.0)
+    assert isinstance(release, ReleaseJob)
+    assert done(replace(marked, priority=10), 11.0) == []
+    assert done(marked, 11.0, counters={("job:1", release.counter): Counter(1, NOW)}) == [], (
+        "what its user then holds is held"
+    )
+    assert [type(a) for a in done(replace(marked, comment=""), 11.0)] == [ReleaseJob], "nor has it to have a limit"
+    assert done(replace(marked, restart_count=1), 11.0) == [], "another attempt's hold is somebody else's"
+    assert [type(a) for a in done(marked, 19.5)] == [SuspendJob], "with its grace before it"
 
 
 def test_a_waiting_job_is_held_before_an_attempt_that_would_cross_the_limit() -> None:
