@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 
+from job_wrapper.interval import FIRST
 from slurm_plugin.cloud.provider import Instance, Offering
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, NodeSet
@@ -87,7 +88,7 @@ class Policy:
                 max_attempts_multi_node=config.recovery.max_attempts_multi_node,
                 barren_attempts=config.recovery.barren_attempts,
             ),
-            least_attempt=config.checkpoints.interval,
+            least_attempt=config.checkpoints.interval or FIRST,  # auto: as the wrapper's first
         )
 
 

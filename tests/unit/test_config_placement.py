@@ -13,6 +13,7 @@ from slurm_plugin.config import load_config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.placement import Interruptible, Order
 from slurm_plugin.prices import Cost, cost, load_prices, offering_of, price_list, priced, total
+from slurm_plugin.reconcile import Policy
 from tests.unit.test_config import changed, faults, written
 
 
@@ -64,6 +65,16 @@ def test_gpu_types_of_offerings(tmp_path: Path) -> None:
 
     config = load_config(written(tmp_path, changed(change)))
     assert sorted(config.gpus_of(config.nodesets[0]).values()) == ["h100", "t4"]
+
+
+@pytest.mark.parametrize(("interval", "least"), [("auto", 600.0), ("2m", 120.0)])
+def test_an_attempt_counts_as_an_interval_also_where_that_is_chosen_by_itself(
+    tmp_path: Path, interval: str, least: float
+) -> None:
+    def change(d: dict[str, Any]) -> None:
+        d["checkpoints"]["interval"] = interval
+
+    assert Policy.of(load_config(written(tmp_path, changed(change)))).least_attempt == least
 
 
 TABLE = {
