@@ -53,7 +53,7 @@ class Lane:
         try:
             return future.result(timeout)
         except FutureTimeout:
-            raise CloudUnavailable(f"{self.name}: no answer within {timeout:g} s") from None
+            raise CloudUnavailable(f"{self.name}: no answer within {timeout:.3g} s") from None
 
     def call(self, call: Callable[[], Answer], timeout: float = ACT_TIMEOUT) -> Answer:
         """``start`` and ``wait``."""

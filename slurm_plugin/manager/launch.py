@@ -31,6 +31,8 @@ class Launcher:
     ) -> None:
         self.policy, self.lanes, self.ledger, self.node_config, self.once = policy, lanes, ledger, node_config, once
         self._jobs = NOBODY
+        self.enough: Callable[[], bool] = lambda: False
+        """Whether a pass has taken so long that no further offering is asked in it."""
         self._configs: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def launch(
@@ -47,7 +49,7 @@ class Launcher:
                     self.ledger.event("passed", text, node=action.node, job=jobs[action.node])
         said: list[tuple[Launch, Refused]] = []
         left: list[_Wanted] = [(action, action.offerings) for action in actions]
-        while left:
+        while left and not self.enough():
             rounds = self._round(left, now())
             left = []
             for provider, asked in rounds.items():

@@ -19,6 +19,7 @@ from slurm_plugin.manager.gone import Gone
 from slurm_plugin.manager.hearing import Hearing
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
+from slurm_plugin.manager.patience import Patience, patient
 from slurm_plugin.manager.pricing import Pricing
 from slurm_plugin.manager.providers import build_lanes
 from slurm_plugin.manager.rates import Rates
@@ -60,6 +61,7 @@ class Loop:
         post: Post | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
+        self.patience = Patience()
         self.service, self.post = Service({}), post
         """Told of each pass that ends; asked before each whether it may be."""
         self.reach, self.runs = reach, runs
@@ -104,9 +106,11 @@ class Loop:
         sweeper = Sweeper(config.cluster, lambda: _store(config), keep, once, gone=gone, jobs=jobs)
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
         describing = Describing(tuple(policy.offerings.values()), lanes, ledger, once)
-        applier = Applier(client, ledger, launcher, once)
+        patience = Patience()
+        launcher.enough = patience.over
+        applier = Applier(patient(client, patience), ledger, launcher, once)
         loop = cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, describing, hearing, post)
-        loop.service = service or loop.service
+        loop.service, loop.patience = service or loop.service, patience
         return loop
 
     def stop(self) -> None:
@@ -156,6 +160,7 @@ class Loop:
 
     def once(self) -> bool:
         """One pass. True if something is in transition, so that the next one comes soon."""
+        self.patience.begin()
         view = self.observer.look()
         know(view)
         actions = decide(view)

@@ -184,9 +184,10 @@ class Observer:
                 calls[name] = now, lane.start(lane.provider.instances)
             except CloudUnavailable as error:
                 self._cloud_fault(name, error)
+        until = time.monotonic() + LIST_TIMEOUT
         for name, (at, call) in calls.items():
             try:
-                machines = self.lanes[name].wait(call, LIST_TIMEOUT)
+                machines = self.lanes[name].wait(call, max(0.0, until - time.monotonic()))
             except Exception as error:
                 self._cloud_fault(name, error)
                 continue
