@@ -32,6 +32,8 @@ _events = st.one_of(
     st.just(ev.IsFenced(9)),
     st.builds(ev.GiveUp, st.just(83), st.just("RestoreFailed"), st.just("x"), st.booleans()),
     st.just(ev.GiveUp(90, "StoreAway", "x")),
+    st.builds(ev.PeerEnded, st.just(1), st.just("n2"), st.just(1), st.sampled_from(["ProgramFailed", "ProgramKilled"])),
+    st.builds(ev.RollCalled, st.sampled_from([(), ("n2",)])),
     st.floats(0.1, 700.0),
     st.sampled_from(["store", "slurm", "store-fails"]),
 )
@@ -46,6 +48,7 @@ _events = st.one_of(
     commits=st.booleans(),
     requeue=st.booleans(),
     counters=st.booleans(),
+    peers=st.booleans(),
 )
 @example(
     steps=[ev.Ready(parts=False, committed_at=None), ev.Exited(-9, False)],
@@ -55,6 +58,7 @@ _events = st.one_of(
     commits=False,
     requeue=False,
     counters=True,
+    peers=False,
 )
 def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
     steps: list[Any],
@@ -64,8 +68,10 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
     commits: bool,
     requeue: bool,
     counters: bool,
+    peers: bool,
 ) -> None:
-    rules = {"in_slurm": in_slurm, "state_dirs": state_dirs, "commits": commits, "requeue": requeue}
+    rules = {"in_slurm": in_slurm, "state_dirs": state_dirs, "commits": commits, "requeue": requeue, "peers": peers}
+    calls = 0
     d = Drive(ready=False, **rules, counters=counters and not state_dirs)
     store: list[Any] = []
     slurm: list[Any] = []
@@ -73,7 +79,7 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
     exited = False
 
     def do(event: ev.Event) -> None:
-        nonlocal seen_running
+        nonlocal seen_running, calls
         if isinstance(event, ev.JobSeen):
             seen_running = event.view is not None and event.view.running and event.view.restart_count == 0
         over = d.machine.phase is Phase.OVER
@@ -88,6 +94,9 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
             if isinstance(action, ev.WriteEnd):
                 known = d.machine.desk.known or action.code != 90
                 assert action.reason not in ("CheckpointFailed", "StoreAway") or not known, "an outage ends no run"
+            if isinstance(action, ev.WriteEnd) and isinstance(event, ev.RollCalled):
+                assert not (event.missing and requeue), "a node that is lost ends no run"
+            calls += isinstance(action, ev.CallRoll)
             if isinstance(action, ev.QueryJob | ev.Requeue):
                 assert in_slurm
                 slurm.append(action)
@@ -127,7 +136,11 @@ def test_any_order_of_events_keeps_the_promises_and_comes_to_an_end(
         elif isinstance(step, ev.Acked | ev.Declined | ev.CommitAsked | ev.Subscribed):
             if not exited and d.machine.phase is not Phase.STARTING:
                 do(step)
-        else:
+        elif isinstance(step, ev.RollCalled):
+            if calls:
+                calls -= 1
+                do(step)
+        elif peers or not isinstance(step, ev.PeerEnded):
             do(step)
     assert len(d.took(ev.Start)) <= 1
     assert len(d.took(ev.Exit)) <= 1
