@@ -11,11 +11,13 @@ from __future__ import annotations
 
 import argparse
 import random
+import re
 import subprocess
 import sys
 import tempfile
 import time
 from collections.abc import Callable, Iterator
+from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
 
@@ -28,12 +30,14 @@ from tests.bench.chaos_faults import FAULTS, SILENT_DOWN, Planned, Stage, Struck
 from tests.cluster.test_main_job import live_machines
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
 
-STEPS = 60
+STEPS = 40
 """Steps a fault; what is left of them after the last one is done at full speed."""
-STEP_TIME = 0.25
+STEP_TIME = 0.5
 PATIENCE = 240.0
 """Seconds within which the run must have recovered from a fault, else it counts as stuck."""
 DISK = "256m"
+ACKNOWLEDGED = re.compile(r"committed step (\d+) \(epoch (\d+), entry (\d+)\)")
+"""What the wrapper says of a commit that the program has been told of."""
 
 Say = Callable[[str], None]
 
@@ -54,8 +58,8 @@ def chaos(folder: Path, seed: int, faults: int, say: Say = print) -> None:
     say(f"seed {seed}, {faults} faults")
     began = time.monotonic()
     steps = STEPS * max(faults, 2)
-    reference = undisturbed(folder / "undisturbed", steps)
-    with small_disk(folder / "disk") as disk:
+    with small_disk(folder / "disk") as disk, ThreadPoolExecutor(1) as beside:
+        reference = beside.submit(undisturbed, folder / "undisturbed", steps)
         (disk / "store").mkdir()
         settings = default_settings(4, grace_time=30, suspend_time=15)
         settings["checkpoints"] = {"interval": "2s", "uri": f"file://{disk}/store"}
@@ -72,7 +76,7 @@ def chaos(folder: Path, seed: int, faults: int, say: Say = print) -> None:
             for number, planned in enumerate(plan(seed, faults), 1):
                 say(f"{number:3} {strike(stage, planned)}")
             finish(stage, pace)
-            check(stage, reference)
+            check(stage, reference.result())
     made = attempts(stage.entries())
     commits = sum(a.commits for a in made)
     say(
@@ -144,7 +148,9 @@ def check(stage: Stage, reference: Path) -> None:
     entries = {e.seq: e for e in stage.job.entries()}
     lost = [seq for seq, entry in stage.seen.items() if entries.get(seq) != entry]
     assert not lost, f"entries that the log has shown and no longer has, or has changed: {lost}"
-    assert sum(e.kind is Kind.COMMIT for e in stage.seen.values()) > 0
+    told = {tuple(map(int, match.groups())) for match in ACKNOWLEDGED.finditer(stage.job.output)}
+    kept = {(e.body["step"], e.epoch, e.seq) for e in entries.values() if e.kind is Kind.COMMIT}
+    assert told and told <= kept, f"acknowledged (step, epoch, entry), and not in the log: {sorted(told - kept)}"
     assert_no_commit_lost(list(entries.values()))
     assert_same(stage.job.out, reference)
     cluster.wait_for(lambda: not cluster.run("squeue", "-h").strip(), 180, "every job to end")
