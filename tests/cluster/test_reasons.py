@@ -96,7 +96,8 @@ def test_each_reason_is_in_the_log_the_comment_describe_and_the_exit_code(
     )
     assert jobs.shown("storeless").priority == 0
     (elsewhere / "away").rename(elsewhere / "store")
-    jobs.finish.touch()
     cluster.run("scontrol", "release", job_id)
-    jobs.until(lambda: jobs.entries("storeless", own_store)[-1].summary.ended == 0, "the run's end")
+    # Of a job that has ended Slurm changes no comment.
     jobs.until(lambda: comment() == "mine", "the comment without the outage")
+    jobs.finish.touch()
+    jobs.until(lambda: jobs.entries("storeless", own_store)[-1].summary.ended == 0, "the run's end")
