@@ -49,7 +49,7 @@ def my_turn(state_dir: Path, watch: Watch, service: Service, stopped: threading.
         elif watch.acting:
             waits_for = f"slurmctld acts on {watch.acting}, and so does the manager there"
         else:
-            waits_for = "no slurmctld answers, so none is known to act"
+            waits_for = "it is not known yet which slurmctld acts"
         said.fault("standing by", waits_for)
         service.status(f"standing by: {waits_for}")
         # Waiting is this service's work here: a start that is not finished would hold up the machine's boot.
