@@ -172,7 +172,7 @@ def test_a_site_from_first_play_to_last(
 ) -> None:
     controller, login = site["controller"], site["login"]
     first, later, needed = wheels
-    (controller.root / "etc/slurm/slurm.conf").chmod(0o640)
+    (controller.root / "etc/slurm/slurm.conf").chmod(0o664)
     before = files_of_slurm(controller)
     ansible = Ansible(
         tmp_path, site, spotburst_package=str(first), spotburst_wheelhouse=str(needed), controller_user="root"
@@ -183,7 +183,7 @@ def test_a_site_from_first_play_to_last(
     ansible.play("site")
     assert changed(ansible.play("site")) == [0, 0]
     assert (controller.root / "etc/slurm/slurm.conf").read_text() == SLURM_CONF + "Include /etc/slurm/spotburst.conf\n"
-    assert (controller.root / "etc/slurm/slurm.conf").stat().st_mode & 0o777 == 0o640, "as the site has it"
+    assert (controller.root / "etc/slurm/slurm.conf").stat().st_mode & 0o777 == 0o664, "as the site has it"
 
     shared = controller.root.parent.parent / "shared"
     (shared / "job").write_text(JOB)
