@@ -14,6 +14,9 @@ round, a signal at its default, would lose the checkpoint, which is what this pr
 started, so a guard process waits for the wrapper's end and kills the whole group.
 
 Both are forked before the wrapper has threads, and wait: a fork with threads about may find a lock held for ever.
+
+**A terminal of one's own** (``srun --pty spotburst run -- bash``): there the wrapper leads the terminal's session, and the program stays in
+it, as the foreground group. So Ctrl-C and Ctrl-Z reach the program and not the wrapper, and a shell has its job control.
 """
 
 from __future__ import annotations
@@ -50,12 +53,16 @@ class Child:
 
         ``leftovers`` are paths (files before the folder that holds them) that the guard removes once the wrapper is gone.
         """
-        wrapper = os.getpid()
+        wrapper, terminal = os.getpid(), leads_terminal()
+        if terminal:
+            signal.signal(signal.SIGTTOU, signal.SIG_IGN)  # it goes on writing when the program has the terminal
         command_out, command_in = os.pipe()
         failure_out, failure_in = os.pipe()
         pid = os.fork()
         if pid == 0:
-            _never_return(lambda: _become(wrapper, command_out, command_in, failure_out, failure_in, ignore_signals))
+            _never_return(
+                lambda: _become(wrapper, command_out, command_in, failure_out, failure_in, ignore_signals, terminal)
+            )
         os.close(command_out)
         os.close(failure_in)
         lifeline_out, lifeline_in = os.pipe()
@@ -99,10 +106,14 @@ class Child:
     def reap(self) -> int | None:
         """Exit code, or minus the signal, once it has ended; None before that. What it left in its group is killed."""
         try:
-            pid, status = os.waitpid(self.pid, os.WNOHANG)
+            pid, status = os.waitpid(self.pid, os.WNOHANG | (os.WUNTRACED if leads_terminal() else 0))
         except ChildProcessError:
             return None
         if pid == 0:
+            return None
+        if os.WIFSTOPPED(status):
+            # By Ctrl-Z, and there is no shell above to go on with it.
+            self.signal(signal.SIGCONT)
             return None
         self.kill()
         self._group_gone = True
@@ -121,6 +132,11 @@ class Child:
         self._command = self._failure = self._lifeline = -1
         for pid in (self.pid, self._guard):
             _wait(pid)
+
+
+def leads_terminal() -> bool:
+    """Whether this process leads the session of the terminal that it reads from."""
+    return os.getsid(0) == os.getpid() and os.isatty(0)
 
 
 def _wait(pid: int) -> None:
@@ -145,10 +161,15 @@ def _never_return(work: object) -> None:
         os._exit(127)
 
 
-def _become(wrapper: int, command_out: int, command_in: int, failure_out: int, failure_in: int, ignore: bool) -> None:
+def _become(
+    wrapper: int, command_out: int, command_in: int, failure_out: int, failure_in: int, ignore: bool, terminal: bool
+) -> None:
     os.close(command_in)
     os.close(failure_out)
-    os.setsid()
+    if terminal:
+        os.setpgid(0, 0)
+    else:
+        os.setsid()
     for number in IGNORED:
         signal.signal(number, signal.SIG_IGN)
     import ctypes  # here, beside the wrapper's own start rather than before it
@@ -164,6 +185,9 @@ def _become(wrapper: int, command_out: int, command_in: int, failure_out: int, f
     if not ignore:
         for number in IGNORED:
             signal.signal(number, signal.SIG_DFL)
+    if terminal:
+        os.tcsetpgrp(0, os.getpid())  # not before: until the program starts, Ctrl-C is for the wrapper
+        signal.signal(signal.SIGTTOU, signal.SIG_DFL)
     # Python ignores these two for itself; programs expect them as the system has them.
     signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     signal.signal(signal.SIGXFSZ, signal.SIG_DFL)
