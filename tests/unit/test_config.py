@@ -108,7 +108,7 @@ LEVELS: list[tuple[str, Callable[[dict[str, Any]], dict[str, Any]], str]] = [
     ("recovery.colour", lambda d: d["recovery"], "barren_attempts, max_attempts"),
     ("power.colour", lambda d: d["power"], "resume_timeout, suspend_time"),
     ("providers.here.local.colour", lambda d: d["providers"]["here"], "boot_time, bridge"),
-    ("providers.ec2.aws.colour", lambda d: d["providers"]["ec2"], "endpoint_url, image"),
+    ("providers.ec2.aws.colour", lambda d: d["providers"]["ec2"], "endpoint_url, events_queue, image"),
     ("providers.gce.gcp.colour", lambda d: d["providers"]["gce"], "endpoint_url, image, labels"),
     ("providers.az.azure.colour", lambda d: d["providers"]["az"], "resource_group"),
     ("nodesets.0.colour", lambda d: d["nodesets"][0], "cpus, features, gpus"),
