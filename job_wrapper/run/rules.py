@@ -25,13 +25,15 @@ from job_wrapper.slurm_job import JobView
 NO_DEADLINE = 20.0
 """Seconds given to a checkpoint when nobody tells a deadline: below Slurm's default KillWait (30 s)."""
 
-
 SHORTEST = 4.0
 """Seconds given to a checkpoint even where the deadline has passed already (AWS: hibernation comes without lead)."""
 
 MAX_SIZE = 1 << 40
 """Default of --max-size in bytes."""
 
+
+ENDED = "the job was ended"
+"""Reason in the log of an attempt whose job was cancelled, or had no time left."""
 
 ASK_SLURM_AGAIN = 1.0
 VERDICT_WAIT = 10.0
@@ -150,7 +152,7 @@ def judge_signal(view: JobView, rules: Rules) -> tuple[Verdict, str, float | Non
     if view.coming_back:
         return Verdict.LEAVE, "requeued", None
     # While it is taken down squeue shows no more than that, be it scancel, the time limit or anything else; a requeue shows by its count.
-    return Verdict.LEAVE, "the job was ended" if view.state == "COMPLETING" else view.state.lower(), None
+    return Verdict.LEAVE, ENDED if view.state == "COMPLETING" else view.state.lower(), None
 
 
 def ended_code(view: JobView, rules: Rules, number: int | None) -> int:

@@ -7,6 +7,7 @@ from dataclasses import asdict, replace
 from itertools import zip_longest
 from typing import Any
 
+from job_wrapper.run.rules import ENDED
 from slurm_plugin.cli import output
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
@@ -61,9 +62,7 @@ def command(
     found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
     shown = found.shown
     made = attempts(found.log.entries())
-    made[-1:] = [
-        _as_slurm_sees(one, shown) for one in made[-1:]
-    ]  # there is none where one ended before its first entry
+    made[-1:] = [as_slurm_sees(one, shown) for one in made[-1:]]  # there is none where one ended before its first entry
     followed = [
         (one, gap(one, after) if after else None, lost_steps(one, after)) for one, after in zip_longest(made, made[1:])
     ]
@@ -118,9 +117,9 @@ def _seconds(one: Attempt, between: Gap | None) -> dict[str, float | None]:
     }
 
 
-def _as_slurm_sees(newest: Attempt, shown: Job | None) -> Attempt:
+def as_slurm_sees(newest: Attempt, shown: Job | None) -> Attempt:
     """An attempt that the log leaves open is lost once Slurm has started another or given the job up."""
-    if newest.why != "running" or shown is None:
+    if newest.why != "running" or shown is None or newest.job_id != shown.name_id:
         return newest
     gone = shown.restart_count > newest.restart_count or not shown.has("RUNNING", "COMPLETING", "SUSPENDED")
     return replace(newest, why="lost") if gone else newest
@@ -129,7 +128,10 @@ def _as_slurm_sees(newest: Attempt, shown: Job | None) -> Attempt:
 def _state(one: Attempt, shown: Job | None) -> str:
     """The job's state as of this attempt: Slurm's where it still runs, else what became of it."""
     if one.why == "running":
-        return "+".join(sorted(shown.states)) if shown is not None and shown.has("RUNNING", "COMPLETING") else "running"
+        known = shown is not None and shown.name_id == one.job_id and shown.has("RUNNING", "COMPLETING")
+        return "+".join(sorted(shown.states)) if known and shown is not None else "running"
+    if one.why in (ENDED, "cancelled", "timeout"):
+        return "ended"
     if one.why in ("lost", "suspended", "finished"):
         return one.why
     return "requeued" if one.exit_code is None else f"exit {one.exit_code}"

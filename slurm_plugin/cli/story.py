@@ -85,7 +85,7 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
         step = body.get("step")
         urgent = "urgent commit" if body.get("urgent") else "commit"
         if body.get("reason") == ASKED:
-            urgent = "commit, asked for,"
+            urgent = "commit (asked for)"
         yield entry.time, urgent + (f" at step {step}" if step is not None else "")
     if entry.kind is Kind.RESTORE_FAILED:
         yield entry.time, f"the checkpoint of entry {body.get('entry')} could not be restored: {body.get('error', '')}"
@@ -155,6 +155,9 @@ def outlook(
         return "nothing: the run has finished. Started again it exits at once"
     if last is not None and last.summary.ended is not None:
         return f"nothing by itself: the run ended with {last.body.get('reason') or 'an error'}. {by_hand(last, run)}"
+    if job is not None and last is not None and _gone_on_by_another(job, last):
+        other = last.writer.job_id
+        return f"nothing: job {other} goes on with this run (`spotburst describe {other}`)"
     if job is None and last is not None and _outside_slurm(last):
         unless = "" if last.kind is Kind.INTERRUPTED else "runs on, if its process has not ended. Else "
         return f"{unless}nothing by itself: the same `spotburst run` again goes on from {'the last checkpoint' if last.summary.commits else 'the start'}"
@@ -180,6 +183,10 @@ def outlook(
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
 
 
+def _gone_on_by_another(job: Job, last: Entry) -> bool:
+    return last.writer.job_id != job.name_id and not _outside_slurm(last) and not is_freed(last)
+
+
 def _outside_slurm(last: Entry | None) -> bool:
     """By the name that stands for a job's id there: of the wrapper's process, or of a program that has no wrapper."""
     return last is not None and not is_freed(last) and re.match(rf"({LOCAL}|\d+)-", last.writer.job_id) is not None
@@ -189,7 +196,7 @@ def _running(job: Job, last: Entry | None) -> str:
     if job.preempt_time:
         return f"is being preempted since {moment(job.preempt_time)}: commits, and comes back on other capacity"
     if last is None:
-        return "runs, and has not reached `spotburst run` yet"
+        return "runs, and has not reached `spotburst run` yet, or keeps its checkpoints elsewhere (then give --uri)"
     if last.kind is Kind.INTERRUPTED:
         return f"is being brought back: {last.body.get('reason', '')}"
     if job.priority == 0 and job.reason.startswith("JobHeld"):

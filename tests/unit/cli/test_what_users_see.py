@@ -8,7 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from job_wrapper.errors import ExitCode
-from slurm_plugin.cli import story
+from job_wrapper.run.rules import ENDED
+from job_wrapper.store.log import RunLog
+from slurm_plugin import timeline
+from slurm_plugin.cli import attempts, story
 from slurm_plugin.cli.exits import meaning
 from slurm_plugin.slurm.records import Job
 from tests.unit.cli.conftest import Said, Site
@@ -45,6 +48,19 @@ def test_why_a_wrapper_gave_up_before_it_could_write_a_word(site: Site) -> None:
     assert "#SBATCH --requeue" in words
     assert all(meaning(code) for code in ExitCode if code >= ExitCode.FENCED and code is not ExitCode.REQUEUED)
     assert "exit code" not in story.outlook(job("FAILED", exit_code=1), None, [], None)
+
+
+def test_of_a_run_that_another_job_goes_on_with_the_first_one_claims_nothing(site: Site, spotburst: Spotburst) -> None:
+    first = site.claim("7", run="demo/named/main")
+    site.commit(first, 10, b"a")
+    first.interrupted(ENDED)
+    assert json.loads(spotburst("attempts", "7", "--json").out)[0]["state"] == "ended"
+    second = site.claim("8", run="demo/named/main")
+    words = story.outlook(job("CANCELLED"), None, [second.entry], second.run)
+    assert words == "nothing: job 8 goes on with this run (`spotburst describe 8`)"
+    newest = timeline.attempts(RunLog(site.store, second.run).entries())[-1]
+    for state in ("CANCELLED", "RUNNING"):
+        assert attempts.as_slurm_sees(newest, job(state)).why == "running"
 
 
 def test_a_suspended_run_says_how_it_goes_on_and_is_no_recovery(site: Site) -> None:
