@@ -20,6 +20,10 @@ START = 20.0
 """Seconds more for the first answer: importing pyslurm."""
 
 
+class SlowError(Exception):
+    """An answer took too long, and its process was killed."""
+
+
 class Worker:
     """Asks one thing at a time, whichever thread asks; ``timeout`` in seconds bounds each answer. ``env`` names slurm.conf."""
 
@@ -43,6 +47,8 @@ class Worker:
                 said = answer["error"]
                 if not command.is_absence(said):
                     raise SlurmRefused(f"{shown}: {said}")
+            except SlowError as error:
+                said = str(error)
             except (OSError, EOFError, ValueError) as error:
                 said = self._last_words() or f"pyslurm's process failed: {type(error).__name__} {error}"
             # Begun anew, it reads slurm.conf again.
@@ -58,10 +64,26 @@ class Worker:
         pipe, wait = self._pipe, self._timeout
         if pipe is None:
             pipe, wait = self._start(), self._timeout + START
-        pipe.send_bytes(request)
-        if not pipe.poll(wait):
-            raise TimeoutError(f"no answer within {wait:g} s")
-        return json.loads(pipe.recv_bytes())
+        process = self._process
+        late = threading.Event()
+
+        def give_up() -> None:
+            late.set()
+            if process is not None:
+                process.kill()  # whoever waits for it reads the end of the pipe then
+
+        # Not by ``poll``, which is content with an answer's first byte.
+        timer = threading.Timer(wait, give_up)
+        timer.start()
+        try:
+            pipe.send_bytes(request)
+            return json.loads(pipe.recv_bytes())
+        except (OSError, EOFError) as error:
+            if late.is_set():
+                raise SlowError(f"no answer within {wait:g} s") from error
+            raise
+        finally:
+            timer.cancel()
 
     def _start(self) -> Connection:
         # Closed by _stop.

@@ -24,7 +24,7 @@ from slurm_plugin.slurm.pyslurm_worker import job_of
 from slurm_plugin.slurm.worker import Worker
 
 MODULE = """
-import os, time
+import os, sys, time
 __version__ = "22.5.3"
 print("libslurm says something")
 
@@ -38,6 +38,9 @@ class Job:
             os.write(2, b"fatal: Unable to process configuration file\\n")
             os._exit(1)
         if self.number == 5: raise SystemExit(3)
+        if self.number == 6:
+            os.write(int(sys.argv[1]), b"\\0")
+            time.sleep(60)
 """
 
 
@@ -54,7 +57,8 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     [
         (1, SlurmRefused, "requeue 1: Invalid job id specified"),
         (2, SlurmUnavailable, "requeue 2: Unable to contact slurm controller"),
-        (3, SlurmUnavailable, "requeue 3: .*no answer within 2 s"),
+        (3, SlurmUnavailable, "requeue 3: no answer within 2 s"),
+        (6, SlurmUnavailable, "requeue 6: no answer within 2 s"),
         (4, SlurmUnavailable, "requeue 4: .*status 1; .*fatal: Unable to process configuration file"),
         (5, SlurmUnavailable, "requeue 5: .*ended with status 3"),
     ],
