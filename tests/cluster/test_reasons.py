@@ -44,7 +44,8 @@ class Jobs:
     def ended(self, name: str, code: int, reason: str) -> None:
         """Wait for the end, and look in all four places."""
         self.until(lambda: self.shown(name).comment.startswith(f"spotburst: {reason}: "), f"{name}'s comment")
-        assert self.shown(name).has("FAILED")
+        # The comment comes while the job still runs, and 22.05 shows COMPLETING alone while it is taken down.
+        self.until(lambda: self.shown(name).has("FAILED"), f"{name} to have ended")
         assert self.shown(name).exit_code == code
         last = self.entries(name)[-1]
         assert (last.kind, last.body["exit_code"], last.body["reason"]) == (Kind.END, code, reason)
