@@ -21,7 +21,7 @@ from tests.unit.manager.listener import Listener
 from tests.unit.reconcile.views import job, view
 
 
-@pytest.mark.parametrize("address", ["", f"@spotburst-test-{os.getpid()}"])
+@pytest.mark.parametrize("address", ["", f"@spotburst-test-{os.getpid()}"], ids=["path", "abstract"])
 def test_words_reach_systemd_and_a_status_only_when_it_changes(tmp_path: Path, address: str) -> None:
     listener = Listener(tmp_path / "notify", address or None, watchdog=8)
     service = Service(listener.environ)
