@@ -40,6 +40,8 @@ from slurm_plugin.slurm.records import Job, Node
 LONGEST_DELAY = 301.0
 """A requeue's begin time lies cred_expire (default 120 s) + 1 s after it; a longer one was somebody's own choice."""
 WAITS_FOR_NODES = ("Resources", "Priority")
+REVOKED = 2.0
+"""Seconds after a requeue in which the nodes that the job ran on are left alone by it: whole seconds count, and the order to end may take a moment."""
 POWER_UP_SHOWS = 30.0
 """Seconds within which Slurm must show a power_up."""
 
@@ -199,8 +201,19 @@ class _Dealer:
             and not job.has("COMPLETING")
             and len(dealt) >= need
             and all(ready(self.nodes[name]) and not self.index.silent_for(name) for name in dealt)
+            and not self._too_soon(job, dealt)
         ):
             yield StartNow(job.job_id, job.name_id, job.restart_count, tuple(dealt))
+
+    def _too_soon(self, job: Job, dealt: list[str]) -> bool:
+        """Whether a node that it ran on may take its next launch for one that is revoked.
+
+        A slurmd refuses credentials made up to the second in which the attempt before was ended ("Job credential revoked"), and
+        slurmctld ends the job for that: FAILED, for good (22.05.8, 24.11.5; SLURM_FACTS R1). A requeue sets the submit time.
+        """
+        seen = self.view.seen.get(job.job_id)
+        returns = seen is None or not seen.nodes or not set(seen.nodes).isdisjoint(dealt)
+        return returns and self.view.now < job.submit_time + REVOKED
 
     def _because(self, job: Job) -> str:
         lost = [name for name in job.nodes if name in self.doomed]

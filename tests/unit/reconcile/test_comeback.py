@@ -239,6 +239,14 @@ def test_a_waiting_job_is_started_when_its_node_is_up_and_idle() -> None:
     assert not of(decide(silent), StartNow)
 
 
+@pytest.mark.parametrize(("ran_on", "since", "starts"), [("n2", 1, False), ("n2", 2, True), ("n1", 1, True)])
+def test_a_node_that_the_job_ran_on_is_left_alone_until_its_launches_count_again(
+    ran_on: str, since: int, starts: bool
+) -> None:
+    j, seen = waiting(submit_time=int(NOW) - since), {1: SeenJob(1, 0, "spot", (ran_on,))}
+    assert bool(of(decide(view([node("n2", "IDLE")], [j], seen=seen, **READY)), StartNow)) is starts
+
+
 def test_a_waiting_job_without_a_replacement_gets_one_or_an_idle_node_at_once() -> None:
     assert [a.node for a in of(decide(view([], [waiting()], seen=SEEN)), PowerUp)] == ["n1"]
     assert of(decide(view([], [waiting()])), PowerUp), "also when it was never seen running: the manager was dead then"
