@@ -12,6 +12,9 @@ from pathlib import Path
 
 import pytest
 
+BUSY = "sh -c 'echo bu''sy; exec sleep 300'\n"
+"""A command that says by itself that it has the terminal; what is typed does not say it."""
+
 
 class Terminal:
     """``spotburst run`` as the leader of a terminal's session, as ``srun --pty`` starts it."""
@@ -55,16 +58,14 @@ def test_a_shell_has_its_job_control(folder: Path) -> None:
     terminal = Terminal(folder, "bash", "--norc", "-i")
     terminal.until("$ ")
     assert "no job control" not in terminal.shown
-    terminal.type("sleep 300\n")
-    terminal.until("sleep 300")
-    time.sleep(0.5)
+    terminal.type(BUSY)
+    terminal.until("busy")
     terminal.type("\x1a")
     terminal.until("Stopped")
     terminal.type("jobs; kill -9 %1; echo do''ne\n")
     terminal.until("done")
-    terminal.type("sleep 300\n")
-    terminal.until("sleep 300")
-    time.sleep(0.5)
+    terminal.type(BUSY)
+    terminal.until("busy")
     terminal.type("\x03")
     terminal.until("$ ")
     terminal.type("exit 5\n")
