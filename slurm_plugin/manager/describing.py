@@ -51,12 +51,12 @@ class Describing(Seldom):
         except Exception as error:
             self._fault("sizes of machines", error)
             return
-        for name, (provider, offerings) in self._asked.items():
-            wanted = [offering for offering in offerings if offering.id not in known]
-            if not wanted:
-                continue
-            try:
-                self._ledger.note_sizes(provider.machine_sizes(wanted))
-                self._once.well(f"sizes of {name}'s machines")
-            except Exception as error:
-                self._fault(f"sizes of {name}'s machines", error)
+        unknown = {
+            name: (provider, [offering for offering in offerings if offering.id not in known])
+            for name, (provider, offerings) in self._asked.items()
+        }
+        self._each(
+            unknown,
+            lambda provider, some: self._ledger.note_sizes(provider.machine_sizes(some)),
+            "sizes of {}'s machines",
+        )

@@ -48,14 +48,7 @@ class Pricing(Seldom):
 
     def look(self) -> None:
         """See ``Seldom``."""
-        for name, (provider, offerings) in self._asked.items():
-            if not offerings:
-                continue
-            try:
-                self._ledger.note_prices(provider.prices(offerings))
-                self._once.well(f"prices of {name}")
-            except Exception as error:
-                self._fault(f"prices of {name}", error)
+        self._each(self._asked, lambda provider, some: self._ledger.note_prices(provider.prices(some)), "prices of {}")
 
 
 def to_ask(offerings: Collection[Offering], provider: str) -> list[Offering]:

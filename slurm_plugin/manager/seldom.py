@@ -4,9 +4,14 @@ from __future__ import annotations
 
 import threading
 from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from typing import TypeVar
 
+from slurm_plugin.cloud.provider import Offering
 from slurm_plugin.errors import CloudUnavailable
 from slurm_plugin.manager.say import Once
+
+_P = TypeVar("_P")
 
 FIRST = 10.0
 """Seconds that the manager's start waits for a first look, where one is wanted."""
@@ -35,6 +40,22 @@ class Seldom(ABC):
     @abstractmethod
     def look(self) -> None:
         """Ask all clouds once. Never raises for what they do."""
+
+    def _each(
+        self,
+        asked: Mapping[str, tuple[_P, Sequence[Offering]]],
+        ask: Callable[[_P, Sequence[Offering]], None],
+        what: str,
+    ) -> None:
+        """``ask`` each provider about its offerings, where there are any. ``what``: words for its name, such as "prices of {}"."""
+        for name, (provider, offerings) in asked.items():
+            if not offerings:
+                continue
+            try:
+                ask(provider, offerings)
+                self._once.well(what.format(name))
+            except Exception as error:
+                self._fault(what.format(name), error)
 
     def _fault(self, what: str, error: Exception) -> None:
         said = str(error) if isinstance(error, CloudUnavailable) else repr(error)

@@ -16,7 +16,7 @@ from slurm_plugin.cloud.aws.queue import Queue
 from slurm_plugin.config import AwsProvider, Config, load_config
 from slurm_plugin.errors import CloudUnavailable, ConfigError
 from slurm_plugin.local_cluster.settings import default_settings
-from tests.fixtures.eventbridge import EventBridge
+from tests.fixtures.eventbridge import EventBridge, event_bridge
 from tests.fixtures.moto_ec2 import REGION
 
 NOW = 1_800_000_000.0
@@ -34,9 +34,7 @@ def config(folder: Path, **more: Any) -> Config:
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EventBridge]:
-    with pytest.MonkeyPatch.context() as patch, EventBridge() as made:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with event_bridge() as made:
         yield made
 
 

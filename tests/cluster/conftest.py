@@ -14,6 +14,7 @@ from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import COMMANDS, LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
+from tests.fixtures.unmet import unmet
 
 MakeCluster = Callable[..., LocalCluster]
 
@@ -24,7 +25,7 @@ def able() -> None:
     try:
         require(COMMANDS)
     except LocalCloudError as error:
-        pytest.skip(str(error))
+        unmet(str(error))
     sweep()
 
 

@@ -15,6 +15,7 @@ from job_wrapper.store import RunLog, open_store, run_path
 from job_wrapper.store.io_types import Writer
 from slurm_plugin.slurm.cli import CliClient
 from tests.fixtures.private_slurm import VERSIONS, PrivateSlurm, private_slurm, wait_for
+from tests.fixtures.unmet import unmet
 
 pytestmark = pytest.mark.cluster
 
@@ -36,7 +37,7 @@ partitions: [{{name: spot, nodesets: [spot]}}]
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSlurm]:
     private = private_slurm(request.param, tmp_path_factory.mktemp("slurm") / "cli", PORTS[request.param])
     if isinstance(private, str):
-        pytest.skip(private)
+        unmet(private)
     private.start()
     try:
         (private.folder / "burst.yaml").write_text(

@@ -12,6 +12,7 @@ import pytest
 from slurm_plugin.requests import Request, read_requests
 from slurm_plugin.slurm.cli import CliClient
 from tests.fixtures.private_slurm import VERSIONS, PrivateSlurm, private_slurm, wait_for
+from tests.fixtures.unmet import unmet
 
 pytestmark = pytest.mark.cluster
 
@@ -22,7 +23,7 @@ PORTS = {"22.05": 21021, "24.11": 21031}
 def make(version: str, folder: Path) -> PrivateSlurm:
     private = private_slurm(version, folder, PORTS[version])
     if isinstance(private, str):
-        pytest.skip(private)
+        unmet(private)
     return private
 
 

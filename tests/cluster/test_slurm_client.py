@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import importlib.metadata
 import time
 from collections.abc import Callable, Iterator
 
@@ -14,6 +15,7 @@ from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.pyslurm_client import PyslurmClient, installed
 from slurm_plugin.slurm.records import Job, Node
 from tests.fixtures.private_slurm import VERSIONS, PrivateSlurm, private_slurm, wait_for
+from tests.fixtures.unmet import unmet
 
 pytestmark = pytest.mark.cluster
 
@@ -21,12 +23,30 @@ MakeClient = Callable[..., SlurmClient]
 PORTS = {"22.05": 21001, "24.11": 21011}
 
 
-@pytest.fixture(scope="module", params=VERSIONS)
+def pyslurms_slurm() -> str | None:
+    """The version of Slurm that the pyslurm here was built for, as ``VERSIONS`` has them; None without one."""
+    if not installed():
+        return None
+    major, minor = importlib.metadata.version("pyslurm").split(".")[:2]
+    return f"{major}.{int(minor):02}"
+
+
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    """Each version with the commands, and that of the pyslurm which is here with it, too."""
+    both = [(version, "commands") for version in VERSIONS]
+    both += [(version, "pyslurm") for version in VERSIONS if version == pyslurms_slurm()]
+    if "make_client" in metafunc.fixturenames:
+        metafunc.parametrize(("slurm", "make_client"), both, indirect=True, scope="module")
+    elif "slurm" in metafunc.fixturenames:
+        metafunc.parametrize("slurm", VERSIONS, indirect=True, scope="module")
+
+
+@pytest.fixture(scope="module")
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSlurm]:
     folder = tmp_path_factory.mktemp("slurm") / f"v{request.param.replace('.', '')}"
     private = private_slurm(request.param, folder, PORTS[request.param])
     if isinstance(private, str):
-        pytest.skip(private)
+        unmet(private)
     private.start()
     try:
         yield private
@@ -34,21 +54,13 @@ def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFacto
         private.stop()
 
 
-@pytest.fixture(scope="module", params=["commands", *(["pyslurm"] if installed() else [])])
+@pytest.fixture(scope="module")
 def make_client(request: pytest.FixtureRequest, slurm: PrivateSlurm) -> MakeClient:
     """Each kind of client that can be had here for this Slurm."""
     if request.param == "commands":
         return lambda timeout=10.0: CliClient(slurm.bin_dir, slurm.conf, timeout)
 
-    def by_pyslurm(timeout: float = 10.0) -> PyslurmClient:
-        return PyslurmClient(slurm.bin_dir, slurm.conf, timeout)
-
-    probe = by_pyslurm()
-    built, running = probe.built_for(), probe.version()[:2]
-    probe.close()
-    if built != running:
-        pytest.skip(f"pyslurm was built for {built}")
-    return by_pyslurm
+    return lambda timeout=10.0: PyslurmClient(slurm.bin_dir, slurm.conf, timeout)
 
 
 @pytest.fixture(scope="module")

@@ -14,6 +14,7 @@ from slurm_plugin.config import load_config
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.fixtures.nspawn import machines
 from tests.fixtures.private_slurm import wait_for
+from tests.fixtures.unmet import unmet
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
 
@@ -27,7 +28,7 @@ PYTHONDONTWRITEBYTECODE=1 PYTHONPATH=/shared:/shared/{packages} exec python3 -c 
 def test_systemd_starts_a_manager_that_hangs_again(tmp_path: Path) -> None:
     packages = Path(sysconfig.get_paths()["purelib"])
     if sys.version_info[:2] != (3, 11) or not packages.is_relative_to(REPOSITORY):
-        pytest.skip("needs this repository's .venv, by the Python of the machines' image (3.11)")
+        unmet("needs this repository's .venv, by the Python of the machines' image (3.11)")
     settings = {**default_settings(1), "state_dir": "/var/lib/spotburst", "checkpoints": {"uri": "file:///var/tmp/s"}}
     settings |= {"slurm": {"conf": "/etc/slurm/slurm.conf", "bin_dir": "/opt/away"}}
     (tmp_path / "burst.yaml").write_text(yaml.safe_dump(settings))

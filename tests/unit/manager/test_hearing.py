@@ -20,7 +20,7 @@ from slurm_plugin.manager.hearing import Hearing
 from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.say import Once
 from tests.cloud.test_aws_events import AWS, config
-from tests.fixtures.eventbridge import EventBridge
+from tests.fixtures.eventbridge import EventBridge, event_bridge
 from tests.unit.manager.checks import running, states, until
 from tests.unit.manager.fake_cloud import FakeCloud
 from tests.unit.manager.harness import Manager, policy
@@ -72,9 +72,7 @@ class Hearer(Manager):
 
 @pytest.fixture(scope="module")
 def server() -> Iterator[EventBridge]:
-    with pytest.MonkeyPatch.context() as patch, EventBridge() as made:
-        patch.setenv("AWS_ACCESS_KEY_ID", "testing")
-        patch.setenv("AWS_SECRET_ACCESS_KEY", "testing")
+    with event_bridge() as made:
         yield made
 
 
