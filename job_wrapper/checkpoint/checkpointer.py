@@ -190,6 +190,8 @@ class Checkpointer:
             self._raise_failure()
             if committer.stopped:
                 self._leave(committer)
+            if self._sampler is not None:
+                self._sampler.leave()
             request = committer.take()
             if self._committed != self.completed or request is not None:
                 self._save_last(committer, request)

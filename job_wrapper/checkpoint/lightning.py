@@ -102,7 +102,7 @@ class SpotburstCallback(Callback):
             trainer.fit_loop._resuming_from_checkpoint = False
             sampler = self.checkpoint._sampler if self.checkpoint is not None else None
             if sampler is not None:
-                sampler.set_epoch(sampler.epoch + 1)
+                sampler.set_epoch(sampler.consumed // sampler.batches)
             self._resumed = False
         self._step()
 

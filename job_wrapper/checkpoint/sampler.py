@@ -31,7 +31,7 @@ class ResumableSampler(Sampler[list[int]]):
     with its seed. ``seed``, ``shuffle``, ``rank`` and ``world_size`` are its own then, and are left out here.
 
     A position exactly at the end of an epoch is resumed before what the program does at the end of an epoch: the first
-    iteration is then empty, and the next one is the next epoch.
+    iteration is then empty, and the next one is the next epoch. Not so the final state of a program that came to its end: it is resumed after that.
     """
 
     def __init__(
@@ -79,6 +79,7 @@ class ResumableSampler(Sampler[list[int]]):
         self._epoch = 0
         self._issued = 0
         self._finished = False
+        self._left = False
         self._loaded = False
         self._stride = 1
         self._order: tuple[int, torch.Tensor, str] | None = None
@@ -97,7 +98,7 @@ class ResumableSampler(Sampler[list[int]]):
         """Go to the start of that epoch; for the one in progress (as after a resume) it does nothing."""
         if epoch != self._epoch:
             self._consumed = self._issued = epoch * self.batches
-            self._epoch, self._finished, self._loaded = epoch, False, False
+            self._epoch, self._finished, self._left, self._loaded = epoch, False, False, False
 
     def __len__(self) -> int:
         return self.batches
@@ -122,6 +123,10 @@ class ResumableSampler(Sampler[list[int]]):
         self._consumed = consumed
         self._stride = max(self._stride, batches)
 
+    def leave(self) -> None:
+        """The program has done its last loop: where that ended with an epoch, what comes at an epoch's end is done, too."""
+        self._left = self._finished and self._consumed == self._issued
+
     def order(self, epoch: int) -> torch.Tensor:
         """The indices of all samples in the order of that epoch (int64)."""
         return self._permutation(epoch)[0]
@@ -129,7 +134,8 @@ class ResumableSampler(Sampler[list[int]]):
     def state_dict(self) -> dict[str, Any]:
         """The position, and what it is a position in."""
         epoch = max(self._consumed - 1, 0) // self.batches
-        return {"consumed": self._consumed, "of": self._identity(), "order": self._permutation(epoch)[1]}
+        state = {"consumed": self._consumed, "of": self._identity(), "order": self._permutation(epoch)[1]}
+        return state | ({"left": True} if self._left else {})
 
     def load_state_dict(self, state: dict[str, Any]) -> None:
         """Go to that position. Raises ``ConfigChanged`` if it is one in other data or another order."""
@@ -160,7 +166,8 @@ class ResumableSampler(Sampler[list[int]]):
                 "checkpoint: use that version to finish this run"
             )
         self._consumed = self._issued = consumed
-        self._epoch, self._finished, self._loaded = epoch, False, True
+        self._epoch = epoch + bool(state.get("left"))
+        self._finished, self._left, self._loaded = False, False, True
 
     def _begin(self) -> int:
         """Settle which epoch this iteration is of; returns its first batch."""

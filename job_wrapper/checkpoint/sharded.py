@@ -131,6 +131,8 @@ class ShardedCheckpointer:
             return
         try:
             patience = time.monotonic() + max(PATIENCE, run.patience)
+            if self._sampler is not None:
+                self._sampler.leave()
             while self.completed and self._committed != self.completed:
                 # One rank that gives up alone would leave the others in a save that never ends.
                 self._save(run, last=run.agreed(time.monotonic() > patience))

@@ -48,7 +48,9 @@ def attempt(kind: str, store: str, result: str, end: dict[str, Any] | None) -> i
     committer = open_run(Path(store)) if store else None
     done = train(committer, kind=KINDS[kind], epochs=EPOCHS, before_step=before_step)
     if done.exit_code is None:
-        Path(result).write_bytes(pickle.dumps(done))
+        whole = Path(result).with_suffix(".part")  # a kill may come right here
+        whole.write_bytes(pickle.dumps(done))
+        whole.replace(result)
     return done.exit_code or 0
 
 

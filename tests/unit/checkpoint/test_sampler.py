@@ -198,3 +198,25 @@ def test_an_iterator_made_before_the_restore_is_refused() -> None:
 def test_bad_arguments(arguments: dict[str, Any], message: str) -> None:
     with pytest.raises(UsageError, match=message):
         ResumableSampler(**({"data": 4, "seed": 1, "batch_size": 1} | arguments))
+
+
+def test_a_program_that_came_to_its_end_is_resumed_after_it() -> None:
+    first = ResumableSampler(6, seed=1, batch_size=2)
+    one_epoch(first)
+    first.leave()
+    second = ResumableSampler(6, seed=1, batch_size=2)
+    second.load_state_dict(first.state_dict())
+    assert second.epoch == 1, "nothing is left to do of two epochs' first"
+    assert one_epoch(second) == one_epoch(first)
+
+
+def test_a_program_that_leaves_in_the_middle_of_an_epoch_is_resumed_there() -> None:
+    first = ResumableSampler(6, seed=1, batch_size=2)
+    batches = iter(first)
+    done = [next(batches)]
+    first.advance()
+    first.leave()
+    second = ResumableSampler(6, seed=1, batch_size=2)
+    second.load_state_dict(first.state_dict())
+    assert second.epoch == 0
+    assert done + one_epoch(second) == one_epoch(ResumableSampler(6, seed=1, batch_size=2))

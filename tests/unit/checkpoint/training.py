@@ -168,6 +168,7 @@ def train(
                 by_epoch.step()
                 attempt.ends.append(epoch)
                 torch.rand(())  # an evaluation, say
+                checkpoint.values["epoch"] = epoch + 1
     except SystemExit as stop:
         attempt.exit_code = int(stop.code or 0)
     attempt.weights = {k: v.clone() for k, v in model.state_dict().items()}
