@@ -53,4 +53,11 @@ def played(
         if "name" in item.callspec.params
     }
     with ThreadPoolExecutor(max(1, len(chosen))) as pool:
-        yield {name: pool.submit(known[name], stage) for name in sorted(chosen)}
+        scenes = {name: pool.submit(known[name], stage) for name in sorted(chosen)}
+        try:
+            yield scenes
+        finally:
+            if not all(scene.done() for scene in scenes.values()):
+                # Ctrl-C: what the scenes wait for does not come any more, and there are few seconds left to take it all down.
+                pool.shutdown(wait=False, cancel_futures=True)
+                stage.cluster.stop()
