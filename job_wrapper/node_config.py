@@ -45,6 +45,11 @@ class NodeConfig:
     barren_attempts: int = 2
     slurm_bin: str = ""
 
+    @property
+    def here(self) -> str:
+        """Slurm's name of this node: by its settings, else as slurmd tells its steps; "" where nobody does."""
+        return self.node or os.environ.get("SLURMD_NODENAME", "")
+
     def to_json(self) -> str:
         """As the file holds it."""
         return json.dumps(asdict(self), indent=1, sort_keys=True) + "\n"

@@ -130,11 +130,19 @@ class SlurmJob:
 
     def lost_nodes(self, nodes: str) -> tuple[str, ...]:
         """Those of the nodes (a hostlist) that are down, go down, or do not answer Slurm; none where Slurm does not tell."""
-        if not nodes:
-            return ()  # sinfo would tell of all nodes
-        _, out, _ = self._run("sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T")
-        stand = dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
+        stand = self._nodes(nodes)
         return tuple(name for name, state in stand.items() if state.startswith("down") or state[-1] in "*~%!")
+
+    def out_of_use(self, nodes: str) -> frozenset[str]:
+        """Those of the nodes (a hostlist) on which Slurm starts nothing: drained, down, or going off; none where Slurm does not tell."""
+        stand = self._nodes(nodes)
+        return frozenset(n for n, state in stand.items() if state.startswith(("drain", "down")) or state[-1] in "~%!")
+
+    def _nodes(self, nodes: str) -> dict[str, str]:
+        if not nodes:
+            return {}  # sinfo would tell of all nodes
+        _, out, _ = self._run("sinfo", "-h", "-N", "-n", nodes, "-o", "%N %T")
+        return dict(line.split(maxsplit=1) for line in out.splitlines() if len(line.split()) == 2)
 
     def requeue(self, *, hold: bool = False) -> str:
         """``scontrol requeue``, or ``requeuehold``. Returns "" for done, otherwise Slurm's words."""

@@ -15,6 +15,9 @@ Slurm's."""
 TAKES_AWAY: frozenset[str] = frozenset({"reclaim", "stop", "hibernate", "preempt"})
 """Kinds of notice after which an attempt can't go on here; the others only warn."""
 
+TAKES_NODE: frozenset[str] = TAKES_AWAY - {"preempt"}
+"""Those after which the node itself is gone, for whatever job."""
+
 LAST_SECOND = 253402300799.0
 """The end of the year 9999: a later deadline can't be written as a date."""
 

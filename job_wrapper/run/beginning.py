@@ -172,7 +172,7 @@ class Beginning:
         )
         body = {
             "command": list(self.options.command)[:64],
-            "node": self.node.node or os.environ.get("SLURMD_NODENAME", ""),
+            "node": self.node.here,
             "nodeset": self.node.nodeset,
             "offering": self.node.offering,
             "started_at": self.started,

@@ -114,14 +114,18 @@ class Chores:
             if standing is not None:
                 self._job.set_comment(comment(standing, said(reason, code)))
 
-    def _requeue(self, hold: bool, away: bool) -> ev.Event:
+    def _requeue(self, asked: ev.Requeue) -> ev.Event:
         refused, text = "no Slurm job", ""
-        if self._job is not None and away:
+        if self._job is not None and asked.leaves:
+            from job_wrapper.run import departing
+
+            departing.tell(self._job, [name or self.attempt.node.here for name in asked.leaves], self.clock())
+        if self._job is not None and asked.away:
             from job_wrapper.run import outages  # seldom
 
             refused, text = outages.requeue(self._job, self.attempt.epoch > 0, self.attempt.started, self.clock())
         elif self._job is not None:
-            refused = self._job.requeue(hold=hold)
+            refused = self._job.requeue(hold=asked.hold)
         return ev.RequeueRefused(refused) if refused else ev.Requeued(text)
 
     def _store_found(self) -> None:

@@ -101,7 +101,7 @@ def main(argv: Sequence[str] | None = None) -> int:
             from job_wrapper.run.following import Following
             from job_wrapper.run.gang import Telling
 
-            machine, gang = Following(rules), Telling(identity, node.node or os.environ.get("SLURMD_NODENAME", ""))
+            machine, gang = Following(rules), Telling(identity, node.here)
         elif identity.peers:
             from job_wrapper.run.gang import Listening
 

@@ -292,6 +292,12 @@ class Requeue(NamedTuple):
     hold: bool = False
     away: bool = False
     """Because the store is away: held once that lasts too long (`outages`)."""
+    leaves: tuple[str, ...] = ()
+    """Nodes that go away, "" for this one (`departing`)."""
+
+
+class Unhold(NamedTuple):
+    """``scontrol release`` for this running job, which was marked to be held and can't be suspended."""
 
 
 class Stop(NamedTuple):

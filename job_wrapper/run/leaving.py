@@ -15,6 +15,7 @@ from job_wrapper.run.rules import (
     ASK_SLURM_AGAIN,
     STOP_WAIT,
     STRANDED_WAIT,
+    TAKES_NODE,
     WRITE_WAIT,
     Finished,
     Interruption,
@@ -105,7 +106,7 @@ class Leaving:
             self._requeueing = True
             away = self.interruption is not None and self.interruption.reason == AWAY
             self._holds = self._suspends and view.held  # its user may have released it meanwhile
-            return [ev.Requeue(hold=self._holds, away=away)]
+            return [ev.Requeue(hold=self._holds, away=away, leaves=self._leaves())]
         return [
             ev.Say(f"Slurm already ends this attempt ({view.state.lower()})"),
             *self._over(ended_code(view, self.rules, None)),
@@ -131,6 +132,11 @@ class Leaving:
         said: Actions = [] if event.text == self._said else [ev.Say(f"requeue refused, trying again: {event.text}")]
         self._said = event.text
         return said
+
+    def _leaves(self) -> tuple[str, ...]:
+        """Nodes that their cloud takes away, as far as this wrapper has heard; "" is this one."""
+        notice = self.interruption.notice if self.interruption is not None else None
+        return ("",) if notice is not None and notice.kind in TAKES_NODE else ()
 
     @property
     def _requeues(self) -> bool:

@@ -253,7 +253,9 @@ class Wrapper(Chores):
         elif isinstance(action, ev.QueryJob):
             self._slurm.submit(self._see_job)
         elif isinstance(action, ev.Requeue):
-            self._slurm.submit(lambda: self._requeue(action.hold, action.away))
+            self._slurm.submit(lambda: self._requeue(action))
+        elif isinstance(action, ev.Unhold):
+            self._slurm.submit(self._unhold)
         elif isinstance(action, ev.Tell):
             self._store.submit(lambda: self._tell(action.error))
         elif isinstance(action, ev.WriteSuspended):

@@ -21,6 +21,7 @@ from job_wrapper.run.rules import (
     KILLED,
     STOP_WAIT,
     TAKES_AWAY,
+    TAKES_NODE,
     VERDICT_WAIT,
     Finished,
     Interruption,
@@ -130,6 +131,8 @@ class Machine(Peers):
         notice = event.notice
         what = f"{notice.provider} {notice.kind}"
         where = f" ({event.peer})" if event.peer else ""
+        if notice.kind in TAKES_NODE:
+            self._taken.add(event.peer)
         if self._deaf:
             return []
         if notice.kind not in TAKES_AWAY:

@@ -27,6 +27,8 @@ class Peers(Leaving):
         super().__init__(rules)
         self._standing: set[str] = set()
         """Nodes whose notices stand; "" is this one."""
+        self._taken: set[str] = set()
+        """Those of them that their cloud takes away."""
         self._call_by: float | None = None
         """While the nodes are called: until when that is waited for."""
         self._whole_until: float | None = None
@@ -40,6 +42,7 @@ class Peers(Leaving):
 
     def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> Actions:
         self._standing.discard(event.peer)
+        self._taken.discard(event.peer)
         interruption = self.interruption
         if self._standing:
             return []  # another node's stands
@@ -115,6 +118,9 @@ class Peers(Leaving):
             ev.Stop(),
             ev.WriteEnd(failed.code, failed.reason),
         ]
+
+    def _leaves(self) -> tuple[str, ...]:
+        return tuple(sorted(self._taken))
 
     @property
     def _ends_here(self) -> bool:

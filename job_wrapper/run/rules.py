@@ -19,6 +19,7 @@ from job_wrapper.errors import (
 )
 from job_wrapper.interval import USUAL_RATES
 from job_wrapper.notice.types import TAKES_AWAY as TAKES_AWAY
+from job_wrapper.notice.types import TAKES_NODE as TAKES_NODE
 from job_wrapper.notice.types import Notice
 from job_wrapper.slurm_job import JobView
 

@@ -76,6 +76,7 @@ class Observer:
 
     def look(self) -> View:
         """Everything, Slurm and the clouds at the same time."""
+        began = self.clock()
         # Requests first: Slurm changes a node's state before it calls a program, so the state read after them is newer.
         requests = self._requests()
         nodes_call = self._pool.submit(self.client.nodes)
@@ -116,6 +117,7 @@ class Observer:
             missing_since=dict(self.memory.missing_since),
             absent_since=dict(self.memory.absent_since),
             stranded_since=dict(self.memory.stranded_since),
+            began=began,
             runs=self._ended_runs(now, jobs),
         )
 

@@ -18,6 +18,9 @@ powered up: Slurm will see to it when its begin time comes. One prepared node pe
 
 A waiting job is started once all the nodes dealt to it are up and idle, so that it never enters CONFIGURING. A job in its first attempt
 is never touched, nor one whose begin time is not Slurm's own (then it lies further off than any requeue puts it).
+
+Slurm takes whichever idle nodes it likes. So a job whose wrapper left a node that goes away (its comment names it, job_wrapper.run.departing)
+is not started, nor dealt that node, while Slurm could use it: its agent's drain is on its way, or the node is gone before Slurm's own begin time.
 """
 
 from __future__ import annotations
@@ -26,6 +29,7 @@ import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
+from job_wrapper.comments import left_nodes
 from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
 from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, Replacement
 from slurm_plugin.reconcile.costs import over_limit
@@ -42,6 +46,8 @@ LONGEST_DELAY = 301.0
 WAITS_FOR_NODES = ("Resources", "Priority")
 REVOKED = 2.0
 """Seconds after a requeue in which the nodes that the job ran on are left alone by it: whole seconds count, and the order to end may take a moment."""
+LEFT_FOR = 300.0
+"""Seconds for which a node that its job left is avoided by that job: every cloud's notice is over by then, or was withdrawn."""
 POWER_UP_SHOWS = 30.0
 """Seconds within which Slurm must show a power_up."""
 
@@ -178,10 +184,10 @@ class _Dealer:
                 : need - len(dealt)
             ]
         fitting = self._fitting(job)
-        waits = waits_for_begin_time(self.view, job)
+        waits, left = waits_for_begin_time(self.view, job), self._left(job)
         for pool in (self.ready, self.off):
             bound = self._bound(job, fitting, dealt)
-            chosen = self._choose(job, fitting, pool, need - len(dealt), bound, off=pool is self.off)
+            chosen = self._choose(job, fitting, pool, need - len(dealt), bound, left, off=pool is self.off)
             if pool is self.off:
                 if len(dealt) + len(chosen) < need or (job.has("PENDING") and not waits) or _completing_only(job):
                     chosen = []
@@ -202,6 +208,7 @@ class _Dealer:
             and len(dealt) >= need
             and all(ready(self.nodes[name]) and not self.index.silent_for(name) for name in dealt)
             and not self._too_soon(job, dealt)
+            and not any(ready(self.nodes[name]) for name in left)
         ):
             yield StartNow(job.job_id, job.name_id, job.restart_count, tuple(dealt))
 
@@ -209,11 +216,23 @@ class _Dealer:
         """Whether a node that it ran on may take its next launch for one that is revoked.
 
         A slurmd refuses credentials made up to the second in which the attempt before was ended ("Job credential revoked"), and
-        slurmctld ends the job for that: FAILED, for good (22.05.8, 24.11.5; SLURM_FACTS R1). A requeue sets the submit time.
+        slurmctld ends the job for that: FAILED, for good (22.05.8, 24.11.5; SLURM_FACTS R1). A requeue sets the submit time. It counts from
+        the beginning of the look: what Slurm tells of the nodes may be older than what it tells of the job, and not know of a drain yet.
         """
         seen = self.view.seen.get(job.job_id)
         returns = seen is None or not seen.nodes or not set(seen.nodes).isdisjoint(dealt)
-        return returns and self.view.now < job.submit_time + REVOKED
+        return returns and self.view.as_of < job.submit_time + REVOKED
+
+    def _left(self, job: Job) -> frozenset[str]:
+        """Nodes that it ran on and left because they go away. Not one that has another machine since."""
+        told, seen = left_nodes(job.comment), self.view.seen.get(job.job_id)
+        if told is None or not job.has("PENDING") or abs(self.view.now - told[1]) > LEFT_FOR:  # by the node's clock
+            return frozenset()
+        up = {
+            n for n in told[0] if n in self.nodes and self.index.phase(n) is Phase.UP and (not seen or n in seen.nodes)
+        }
+        newer = {n for n in up if (current := self.index.current(n)) is not None and current.created > told[1] + 1}
+        return frozenset(up - newer)
 
     def _because(self, job: Job) -> str:
         lost = [name for name in job.nodes if name in self.doomed]
@@ -246,9 +265,17 @@ class _Dealer:
         return sorted(fitting, key=lambda name: name != ran_on)
 
     def _choose(
-        self, job: Job, fitting: list[str], pool: dict[str, dict[str, None]], need: int, bound: Bound, *, off: bool
+        self,
+        job: Job,
+        fitting: list[str],
+        pool: dict[str, dict[str, None]],
+        need: int,
+        bound: Bound,
+        left: frozenset[str],
+        *,
+        off: bool,
     ) -> list[str]:
-        """``bound``: where they must be, or be bought."""
+        """``bound``: where they must be, or be bought. ``left``: see ``_left``."""
         chosen: list[str] = []
         partitions = set(job.partition.split(","))
         for nodeset in fitting:
@@ -261,7 +288,11 @@ class _Dealer:
                     break
                 if partitions.isdisjoint(self.nodes[name].partitions):
                     continue
-                if name in job.excluded_nodes or (job.required_nodes and name not in job.required_nodes):
+                if (
+                    name in left
+                    or name in job.excluded_nodes
+                    or (job.required_nodes and name not in job.required_nodes)
+                ):
                     continue
                 if not off and bound.places and not self._stands(name, bound):
                     continue

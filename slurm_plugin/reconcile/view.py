@@ -122,6 +122,7 @@ class View:
     """One pass's observation. ``nodes``, ``jobs`` and a provider's listing are None where they could not be had."""
 
     now: float
+    """Unix seconds at the end of the look."""
     policy: Policy
     nodes: Mapping[str, Node] | None
     jobs: tuple[Job, ...] | None
@@ -149,8 +150,15 @@ class View:
     """Nodes that have machines and that Slurm does not know, and since when without a break."""
     stranded_since: Mapping[str, float] = field(default_factory=dict)
     """Nodes that are off though a job runs on them by Slurm's records, and since when without a break."""
+    began: float | None = None
+    """When the look began, if that was told: what it shows of nodes and jobs is no older."""
     runs: Mapping[int, tuple[RunTail, ...]] = field(default_factory=dict)
     """Of ended jobs: the newest entry of each of their runs. A job that is not here has not been looked up yet."""
+
+    @property
+    def as_of(self) -> float:
+        """What happened up to then is in it."""
+        return self.now if self.began is None else self.began
 
     @property
     def silent_providers(self) -> frozenset[str]:

@@ -5,6 +5,9 @@ from __future__ import annotations
 from dataclasses import replace
 from pathlib import Path
 
+import pytest
+
+from job_wrapper.comments import with_left
 from slurm_plugin.actions import RememberJob
 from slurm_plugin.cloud.provider import InstanceState
 from tests.unit.manager.checks import Make, check_settled, running, states, until
@@ -67,6 +70,28 @@ def test_a_notice_prepares_one_replacement_and_the_requeued_job_starts_on_it(mak
     assert until(m, running(m, job), 20) <= 3
     assert m.world.slurm.job[job].record.nodes == (others[0].request.node,)
     until(m, lambda: "POWERED_DOWN" in m.world.slurm.node[old].flags, 60)
+    until(m, lambda: states(m, job) == {"COMPLETED"}, 500)
+    m.run(400)
+    check_settled(m)
+
+
+def test_a_job_that_leaves_a_node_of_which_nobody_has_told_yet_never_starts_there_again(make: Make) -> None:
+    """No agent drains it, and its cloud's listing tells nothing: only the job's own wrapper has heard."""
+    m = make()
+    slurm = m.world.slurm
+    job = slurm.submit(400)
+    until(m, running(m, job))
+    (old,) = slurm.job[job].record.nodes
+    m.run(5)
+    slurm.set_comment(str(job), with_left("mine", [old], m.world.clock()))
+    slurm.requeue(str(job))
+    m.run(30)
+    assert states(m, job) == {"PENDING"}, "it waits for the node's end"
+    assert len(m.world.cloud.living()) == 2, "another is prepared meanwhile"
+    m.world.cloud.vanish(m.world.cloud.living(old)[0])
+    assert until(m, running(m, job), 10) <= 6
+    assert slurm.job[job].record.nodes != (old,)
+    assert slurm.job[job].record.comment.startswith("mine | spotburst: ")
     until(m, lambda: states(m, job) == {"COMPLETED"}, 500)
     m.run(400)
     check_settled(m)

@@ -7,6 +7,7 @@ from typing import Any
 
 import pytest
 
+from job_wrapper.comments import with_left
 from slurm_plugin.actions import (
     Action,
     Drain,
@@ -22,6 +23,7 @@ from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import OpenNotice, Replacement, SeenJob
 from slurm_plugin.placement import OfferingState
 from slurm_plugin.reconcile import decide
+from slurm_plugin.reconcile.comeback import LEFT_FOR
 from slurm_plugin.reconcile.flags import agents_notice, cloud_reason
 from slurm_plugin.slurm.records import Partition
 from tests.unit.reconcile.views import BIG, NOW, A, B, intent, job, machine, node, policy, view, waiting
@@ -245,6 +247,42 @@ def test_a_node_that_the_job_ran_on_is_left_alone_until_its_launches_count_again
 ) -> None:
     j, seen = waiting(submit_time=int(NOW) - since), {1: SeenJob(1, 0, "spot", (ran_on,))}
     assert bool(of(decide(view([node("n2", "IDLE")], [j], seen=seen, **READY)), StartNow)) is starts
+
+
+def marked(seconds: int = 5, nodes: str = "n1") -> str:
+    """Of a wrapper that left them so many seconds ago."""
+    return with_left("mine", [nodes], NOW - seconds)
+
+
+def test_a_job_is_not_started_while_slurm_could_use_a_node_that_it_left_because_it_goes_away() -> None:
+    """Nobody but its wrapper has heard of the notice yet."""
+    j, both = waiting(comment=marked()), {"intents": [I1, I2], "machines": [machine(I1), machine(I2)], "seen": SEEN}
+    v = view([node("n1", "IDLE")], [j], intents=[I1], machines=[machine(I1)], seen=SEEN)
+    assert [a.node for a in of(decide(v), PowerUp)] == ["n2"], "and it is dealt another"
+    assert not of(decide(v), StartNow)
+    prepared = view([node("n1", "IDLE"), node("n2", "IDLE")], [j], **both)
+    assert not of(decide(prepared), StartNow), "Slurm might take n1"
+    for over in (node("n1", "IDLE DRAIN", AGENT), node("n1", "DOWN"), node("n1", "ALLOCATED"), node("n1")):
+        assert of(decide(view([over, node("n2", "IDLE")], [j], **both)), StartNow)[0].nodes == ("n2",)
+
+
+@pytest.mark.parametrize("comment", [marked(LEFT_FOR + 1), marked(nodes="n9"), marked(nodes="n2"), "left n1"])
+def test_a_mark_that_is_old_or_names_a_node_that_the_job_was_not_on_keeps_nothing_from_it(comment: str) -> None:
+    v = view([node("n1", "IDLE")], [waiting(comment=comment)], intents=[I1], machines=[machine(I1)], seen=SEEN)
+    assert of(decide(v), StartNow)
+
+
+def test_a_node_that_has_another_machine_since_is_as_good_as_any() -> None:
+    newer = intent("n1", age=2.0)
+    v = view([node("n1", "IDLE")], [waiting(comment=marked())], intents=[newer], machines=[machine(newer)], seen=SEEN)
+    assert of(decide(v), StartNow)
+
+
+def test_nodes_that_were_looked_at_before_the_requeue_may_have_been_drained_since() -> None:
+    j, seen = waiting(submit_time=int(NOW) - 5), {1: SeenJob(1, 0, "spot", ("n2",))}
+    v = view([node("n2", "IDLE")], [j], seen=seen, **READY)
+    assert of(decide(v), StartNow)
+    assert not of(decide(replace(v, began=NOW - 4)), StartNow), "Slurm took 4 s to answer"
 
 
 def test_a_waiting_job_without_a_replacement_gets_one_or_an_idle_node_at_once() -> None:

@@ -6,14 +6,14 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_wrapper.comments import OURS, away_since, comment, with_away, without_away
+from job_wrapper.comments import OURS, away_since, comment, left_nodes, with_away, with_left, without_marks
 from job_wrapper.run import outages
 
 WORDS = st.text(st.characters(min_codepoint=32, max_codepoint=0x2FF, exclude_characters="|\n"), max_size=30).map(
     str.strip
 )
 OWN = WORDS.filter(lambda text: not text.startswith(OURS.strip()) and OURS not in text)
-TEXT = WORDS.filter(lambda text: "store away since" not in text)
+TEXT = WORDS.filter(lambda text: "store away since" not in text and "left " not in text)
 WHEN = st.integers(0, 4_000_000_000).map(float)
 
 
@@ -28,8 +28,39 @@ def test_since_when_stays_while_the_words_change_and_the_users_own_stays_for_eve
     assert first in told
     assert away_since(with_away(told, when + 60, second)) == when + 60
     assert told.count("store away since") == 1
-    back = without_away(told)
+    back = without_marks(told)
     assert (back, away_since(back)) == (own, None)
+
+
+NODES = st.lists(st.from_regex(r"[a-z][a-z0-9-]{0,8}", fullmatch=True), min_size=1, max_size=5, unique=True).map(sorted)
+
+
+@given(OWN, TEXT, NODES, NODES, WHEN, WHEN)
+def test_the_nodes_that_were_left_stay_beside_it_until_the_next_attempt(
+    own: str, text: str, first: list[str], second: list[str], when: float, since: float
+) -> None:
+    standing = with_left(comment(own, text), first, when - 5 if when else when)
+    standing = with_left(standing, second, when)
+    assert left_nodes(standing) == (frozenset(second), when)
+    assert left_nodes(comment(standing, "another word")) == (frozenset(second), when)
+    both = with_away(standing, since, text)
+    assert (left_nodes(both), away_since(both)) == ((frozenset(second), when), since)
+    assert both.count("left ") == 1
+    assert without_marks(both) == own
+
+
+def test_a_mark_of_a_thousand_nodes_leaves_room_for_the_rest_of_the_comment() -> None:
+    told = left_nodes(with_left("mine", [f"spot-{n}" for n in range(1000)], 0.0))
+    assert told is not None
+    assert told[0] <= {f"spot-{n}" for n in range(1000)}
+    assert 50 < len(told[0]) < 100
+
+
+@pytest.mark.parametrize(
+    "standing", ["left n1 at 2026-11-30T03:05:00Z", "spotburst: x; left n1 at 2026-99-30T03:05:00Z"]
+)
+def test_what_is_no_mark_of_ours_names_no_node(standing: str) -> None:
+    assert left_nodes(standing) is None
 
 
 @pytest.mark.parametrize(

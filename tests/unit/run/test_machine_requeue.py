@@ -7,6 +7,7 @@ import signal
 import pytest
 
 from job_wrapper.errors import ExitCode
+from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
 from job_wrapper.slurm_job import JobView
 from tests.unit.run.drive import PARTS, REQUEUED, RUNNING, Drive, kinds, reclaim
@@ -27,6 +28,25 @@ def test_job_in_other_hands_is_never_touched(view: JobView) -> None:
     d(ev.JobSeen(view))
     assert not d.took(ev.Requeue)
     assert d.code is not None
+
+
+def test_a_requeue_tells_which_nodes_go_away() -> None:
+    d = Drive(peers=True)
+    d(reclaim())
+    d(ev.Heard(Notice("aws", "reclaim", "id-2", 1000.0, 1120.0), "n2"))
+    d(ev.Heard(Notice("aws", "reclaim", "id-3", 1000.0, 1120.0), "n3"))
+    d(ev.Withdrawn("n3"))
+    d(ev.Written())
+    d(ev.JobSeen(RUNNING))
+    assert d.took(ev.Requeue)[0].leaves == ("", "n2")
+
+
+def test_slurms_own_preemption_takes_no_node_away() -> None:
+    d = Drive()
+    d(ev.Heard(Notice("slurm", "preempt", "id-1", 1000.0, 1120.0)))
+    d(ev.Written())
+    d(ev.JobSeen(RUNNING))
+    assert d.took(ev.Requeue)[0].leaves == ()
 
 
 def test_refused_requeue_stays_alive_and_asks_slurm_again_first() -> None:
