@@ -29,6 +29,15 @@ class Adopt:
 
 
 @dataclass(frozen=True, slots=True)
+class NoteRegistered:
+    """Write down that a machine has become a node: what befalls it from now on is no failure to boot."""
+
+    order: ClassVar[int] = 0
+    launch_id: str
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class RecordNotice:
     """Write down that a machine is being reclaimed. The first time it also puts the offering's zone last."""
 
@@ -349,6 +358,7 @@ class DropRequest:
 
 Action = (
     Adopt
+    | NoteRegistered
     | RecordNotice
     | EndNotice
     | RememberJob

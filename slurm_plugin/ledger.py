@@ -146,6 +146,10 @@ class Ledger(ChargesLedger):
                 "adopted", f"{instance_id} found by its tag", node=node, launch_id=launch_id, instance_id=instance_id
             )
 
+    def registered(self, launch_id: str) -> None:
+        """Its node is up: whatever becomes of it, it has booted. The first time counts."""
+        self._do("INSERT OR IGNORE INTO registered VALUES (?,?)", launch_id, self._clock())
+
     def retire(self, launch_id: str, why: str, *, blame: bool = False) -> bool:
         """The machine is to be ended; before the cloud is told. False if that stood there already."""
         return self._end(launch_id, IntentState.RETIRED, ("asked", "live"), why, blame)
@@ -195,12 +199,12 @@ class Ledger(ChargesLedger):
         """All open intents, oldest first; with ``closed`` also the refused and the gone."""
         states = ("asked", "live", "retired", "refused", "gone") if closed else ("asked", "live", "retired")
         rows = self._rows(
-            "SELECT launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried, tries, retry_at, ended, why "
-            "FROM intents WHERE state IN (SELECT value FROM json_each(?)) ORDER BY created, launch_id",
+            "SELECT launch_id, node, nodeset, provider, offering_id, created, state, instance_id, tried, tries, retry_at, ended, why, "
+            "IFNULL(time, 0) FROM intents LEFT JOIN registered USING (launch_id) WHERE state IN (SELECT value FROM json_each(?)) ORDER BY created, launch_id",
             json.dumps(states),
         )
         return tuple(
-            Intent(r[0], r[1], r[2], r[3], r[4], r[5], IntentState(r[6]), r[7], r[8], r[9], r[10], r[11], r[12])
+            Intent(r[0], r[1], r[2], r[3], r[4], r[5], IntentState(r[6]), r[7], r[8], r[9], r[10], r[11], r[12], r[13])
             for r in rows
         )
 
@@ -332,6 +336,7 @@ class Ledger(ChargesLedger):
         with self.batch():
             self._do("DELETE FROM events WHERE time<?", before)
             self._do("DELETE FROM intents WHERE state IN ('refused','gone') AND ended<?", before)
+            self._do("DELETE FROM registered WHERE launch_id NOT IN (SELECT launch_id FROM intents)")
             self._do("DELETE FROM notices WHERE state<>'open' AND first_seen<?", before)
             self._do(
                 "DELETE FROM prices WHERE time<? AND time<(SELECT MAX(time) FROM prices p WHERE p.offering_id=prices.offering_id)",

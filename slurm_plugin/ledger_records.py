@@ -15,6 +15,7 @@ CREATE TABLE IF NOT EXISTS intents (
   created REAL NOT NULL, state TEXT NOT NULL, instance_id TEXT NOT NULL DEFAULT '', tried REAL NOT NULL DEFAULT 0,
   tries INTEGER NOT NULL DEFAULT 0, retry_at REAL NOT NULL DEFAULT 0, ended REAL NOT NULL DEFAULT 0, why TEXT NOT NULL DEFAULT '');
 CREATE INDEX IF NOT EXISTS intents_state ON intents (state);
+CREATE TABLE IF NOT EXISTS registered (launch_id TEXT PRIMARY KEY, time REAL NOT NULL);
 CREATE TABLE IF NOT EXISTS offerings (
   offering_id TEXT PRIMARY KEY, failures INTEGER NOT NULL, refused_until REAL NOT NULL, stopped_until REAL NOT NULL,
   reclaimed_until REAL NOT NULL, text TEXT NOT NULL);
@@ -90,6 +91,8 @@ class Intent:
     """Not to be asked again before this (TRY_LATER)."""
     ended: float = 0.0
     why: str = ""
+    registered: float = 0.0
+    """When its node was first seen up; 0 if it never was."""
 
 
 @dataclass(frozen=True, slots=True)

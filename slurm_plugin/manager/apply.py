@@ -32,6 +32,7 @@ from slurm_plugin.actions import (
     ForgetJob,
     HoldJob,
     Launch,
+    NoteRegistered,
     PowerDown,
     PowerUp,
     RecordNotice,
@@ -67,6 +68,7 @@ from slurm_plugin.slurm.records import Job
 
 UNDAMPED = (
     Adopt,
+    NoteRegistered,
     RecordNotice,
     EndNotice,
     RememberJob,
@@ -169,6 +171,8 @@ class Applier:
                 offering_id=action.offering_id,
                 launched=action.launched,
             )
+        elif isinstance(action, NoteRegistered):
+            ledger.registered(action.launch_id)
         elif isinstance(action, RecordNotice):
             self._notice(action)
         elif isinstance(action, EndNotice):

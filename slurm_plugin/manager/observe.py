@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from concurrent.futures import Future, ThreadPoolExecutor
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -13,7 +13,7 @@ from slurm_plugin import requeue
 from slurm_plugin.cloud.provider import Instance
 from slurm_plugin.errors import CloudUnavailable, ConfigError, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import Intent
+from slurm_plugin.ledger_records import Intent, IntentState
 from slurm_plugin.manager.hearing import Hearing, with_notices
 from slurm_plugin.manager.lane import LIST_TIMEOUT, Lane
 from slurm_plugin.manager.reach import Reach
@@ -94,7 +94,7 @@ class Observer:
         self._note_missing(now, intents_by_provider(intents), clouds)
         self._note_absent(now, by_name, {i.node for i in intents} | _machine_nodes(clouds))
         self._note_stranded(now, by_name, jobs)
-        silent, suspect = self._contact(by_name, clouds)
+        silent, suspect = self._contact(by_name, clouds, intents)
         return View(
             now=now,
             policy=self.policy,
@@ -236,18 +236,20 @@ class Observer:
     # --- contact and ended jobs ---------------------------------------------------------------------------------------
 
     def _contact(
-        self, nodes: Mapping[str, Node] | None, clouds: Mapping[str, Listing | None]
+        self, nodes: Mapping[str, Node] | None, clouds: Mapping[str, Listing | None], intents: Collection[Intent]
     ) -> tuple[dict[str, float], bool]:
         if self.reach is None:
             return {}, False
         if nodes is not None:
             addresses = {m.node: m.address for c in clouds.values() if c for m in c.instances if m.address and m.billed}
+            # A slurmctld that was killed may recall one of them as still booting.
+            registered = {i.node for i in intents if i.registered and i.state is IntentState.LIVE}
             self.reach.watch(
                 {
                     name: (addresses.get(name) or nodes[name].address or name, nodes[name].port)
                     for name in self.policy.nodeset_of
                     if name in nodes
-                    and phase(nodes[name]) is Phase.UP
+                    and ((at := phase(nodes[name])) is Phase.UP or (at is Phase.COMING_UP and name in registered))
                     and (not down(nodes[name]) or to_be_recovered(nodes[name]))
                 },
                 doubted={

@@ -21,14 +21,15 @@ What machine a node is to have, and what is done about its *current* intent (the
     COMING_UP   no             none, nothing to buy              wait if that is short, else set down "no capacity"
     COMING_UP   no             asked, not in the listing         ask again with the same launch id (cases 12)
     COMING_UP   no             pending, running                  nothing: wait for the registration
-    COMING_UP   no             gone, stopping, reclaiming        end or close it, blame its offering; launch when the name is free
+    COMING_UP   no             gone, stopping, reclaiming        end or close it, blame its offering unless it ever registered; launch when the name is free
     COMING_UP   no, POWER_DOWN or DRAIN ours, and no job         power down by force: nobody waits for it
     COMING_UP   no, DRAIN not ours                               nothing is launched
+    COMING_UP   no             registered, silent long enough    set down, end it (slurmctld was killed, and recalls it as booting)
     COMING_UP   recoverable    any                               end it, power down
     UP          no             none                              retired ones not gone: set down. Otherwise not our machine: leave
     UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
     UP          no             silent long enough                set down, end it
-    UP          no             fine                              nothing (cases 10); its own address where it has nobody's
+    UP          no             fine                              note that it registered; its own address where it has nobody's (cases 10)
     UP          recoverable    any                               end it, power down ("Not responding": only if it is silent or gone)
     any         not ours       any                               left to the administrator who set it down
 
@@ -48,6 +49,7 @@ from slurm_plugin.actions import (
     Close,
     DropRequest,
     Launch,
+    NoteRegistered,
     PowerDown,
     Report,
     Resume,
@@ -121,7 +123,7 @@ def _end(view: View, index: Index, name: str) -> Iterator[Action]:
         if index.finished(intent):
             # While Slurm shows the node up, the open intent is what tells that it is lost.
             if phase is not Phase.UP and phase is not Phase.UNCLEAR:
-                boot = intent is current and phase is Phase.COMING_UP
+                boot = intent is current and phase is Phase.COMING_UP and not intent.registered
                 yield Close(intent.launch_id, name, "its machine is gone", blame=boot)
         elif intent.state is IntentState.RETIRED or why:
             yield from _terminate(
@@ -129,6 +131,8 @@ def _end(view: View, index: Index, name: str) -> Iterator[Action]:
             )
 
 
+_LOST_CONTACT = "registered and was lost later, while slurmctld took it for booting"
+"""slurmctld was killed and recalls the node as it was last saved: ResumeTimeout sets it down, though jobs ran on it (22.05.8)."""
 _REGISTERED_LATE = "did not register within ResumeTimeout"
 _DIED_BOOTING = "ended while it booted"
 _RECLAIMED_BOOTING = "was reclaimed while it booted"
@@ -148,7 +152,7 @@ def _unwanted(view: View, index: Index, intent: Intent, current: Intent | None) 
         absent = view.absent_since.get(name)
         return "Slurm has no such node" if old and absent and view.now - absent > view.policy.orphan_grace else ""
     if down(node) and node.reason.lower().startswith("resumetimeout reached"):
-        return _REGISTERED_LATE
+        return _LOST_CONTACT if intent.registered else _REGISTERED_LATE
     if intent.created < index.cut.get(name, 0.0):
         return "Slurm powered its node down"
     if phase is Phase.GOING_OFF:
@@ -158,7 +162,7 @@ def _unwanted(view: View, index: Index, intent: Intent, current: Intent | None) 
     if phase is Phase.OFF:
         return "its node is powered down" if old else ""
     if phase is Phase.COMING_UP and index.going(intent):
-        return _DIED_BOOTING
+        return _LOST_CONTACT if intent.registered else _DIED_BOOTING
     if phase is Phase.COMING_UP and index.reclaiming(intent):
         return _RECLAIMED_BOOTING
     return ""
@@ -210,8 +214,10 @@ def _recover(view: View, index: Index, node: Node) -> Iterator[Action]:
 def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
     phase = index.phase(node.name)
     if phase is Phase.UP:
+        current = index.current(node.name)
+        if current is not None and current.state is IntentState.LIVE and not current.registered:
+            yield NoteRegistered(current.launch_id, node.name)
         if node.address == NOWHERE:  # registered, and slurmctld did not take its address from that (``cloud_dns``)
-            current = index.current(node.name)
             machine = index.machine(current) if current else None
             yield SetAddress(node.name, (machine.address if machine else "") or node.name)
         yield from _lost(view, index, node)
@@ -243,20 +249,31 @@ def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:
         yield SetDown(
             node.name, f"{OURS}{current.instance_id or 'its machine'} is gone", f"{node.name} was lost without notice"
         )
-    elif index.silent_for(node.name) >= view.policy.silent_down and not view.own_network_suspect:
-        since = datetime.fromtimestamp(view.silent_since[node.name], timezone.utc).strftime("%H:%M:%SZ")
-        yield SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
+    elif _silent(view, index, node):
+        yield _unreachable(view, node)
+
+
+def _silent(view: View, index: Index, node: Node) -> bool:
+    return index.silent_for(node.name) >= view.policy.silent_down and not view.own_network_suspect
+
+
+def _unreachable(view: View, node: Node) -> SetDown:
+    since = datetime.fromtimestamp(view.silent_since[node.name], timezone.utc).strftime("%H:%M:%SZ")
+    return SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
 
 
 def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     name, nodeset = node.name, view.policy.nodeset_of[node.name]
+    current = index.current(name)
+    if current is not None and current.registered and _silent(view, index, node):
+        yield _unreachable(view, node)  # it does not boot, whatever a slurmctld that was killed recalls
+        return
     wanted = node.has(*BUSY)
     if not wanted and (node.has("POWER_DOWN") or (node.has("DRAIN") and node.reason.startswith(OURS))):
         yield PowerDown(name, "nobody waits for it", force=True)
         return
     if node.has("DRAIN"):
         return
-    current = index.current(name)
     if current is not None and current.created >= index.cut.get(name, 0.0):
         if (
             current.state is IntentState.ASKED

@@ -238,3 +238,20 @@ def test_kill_9_loses_nothing_that_was_written_and_leaves_no_half(tmp_path: Path
     assert set(acknowledged) <= {i.launch_id for i in intents}
     assert all(i.state is IntentState.LIVE for i in intents)
     assert not list(tmp_path.glob("*.damaged-*"))
+
+
+def test_when_a_machine_registered_is_kept_over_a_restart_and_only_the_first_time(
+    ledger: Ledger, tmp_path: Path, clock: Clock
+) -> None:
+    booted, booting = (ledger.open_intent(n, "spot", "p", "o") for n in ("n1", "n2"))
+    clock.now = 1005.0
+    ledger.registered(booted.launch_id)
+    clock.now = 1050.0
+    ledger.registered(booted.launch_id)
+    again = Ledger.open(tmp_path / "ledger.db", clock)
+    assert {i.launch_id: i.registered for i in again.intents()} == {booted.launch_id: 1005.0, booting.launch_id: 0.0}
+    again.close_intent(booted.launch_id, "gone")
+    clock.now += KEEP_EVENTS + 100
+    again.prune()
+    assert [i.launch_id for i in again.intents(closed=True)] == [booting.launch_id]
+    assert again._rows("SELECT * FROM registered") == []

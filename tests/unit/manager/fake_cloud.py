@@ -27,6 +27,8 @@ class Machine:
     gone: float | None = None
     reclaim: float | None = None
     stopped: bool = False
+    cut_off: bool = False
+    """It runs, and nobody hears from it."""
 
     def alive(self) -> bool:
         return self.gone is None
@@ -64,7 +66,11 @@ class FakeCloud:
             (
                 m
                 for m in self.machine.values()
-                if m.request.node == node and m.alive() and m.ending is None and now >= m.born + m.boots_in
+                if m.request.node == node
+                and m.alive()
+                and m.ending is None
+                and not m.cut_off
+                and now >= m.born + m.boots_in
             ),
             None,
         )

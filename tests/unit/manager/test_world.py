@@ -11,7 +11,7 @@ from job_wrapper.comments import with_left
 from slurm_plugin.actions import RememberJob
 from slurm_plugin.cloud.provider import InstanceState
 from tests.unit.manager.checks import Make, check_settled, running, states, until
-from tests.unit.manager.fake_slurm import REQUEUE_DELAY
+from tests.unit.manager.fake_slurm import REQUEUE_DELAY, RESUME_TIMEOUT
 
 
 def test_a_job_bursts_runs_and_its_node_goes_off_again(make: Make) -> None:
@@ -325,3 +325,26 @@ def test_a_job_that_a_restarted_slurmctld_recalls_on_a_node_that_is_off_comes_ba
     until(m, lambda: states(m, job) == {"COMPLETED"}, 300)
     m.run(400)
     check_settled(m)
+
+
+@pytest.mark.parametrize("heard", [True, False])
+def test_a_node_cut_off_while_slurmctld_was_killed_is_no_failure_to_boot(make: Make, heard: bool) -> None:
+    """The new slurmctld recalls the node as booting, so that only ResumeTimeout, or our own counting of its silence, ends it."""
+    m = make()
+    job = m.world.slurm.submit(500)
+    until(m, running(m, job), 60)
+    m.run(30)
+    (name,) = m.world.slurm.job[job].record.nodes
+    (machine,) = m.world.cloud.living(name)
+    machine.cut_off = True
+    node = m.world.slurm.node[name]
+    node.flags |= {"POWERING_UP", "NOT_RESPONDING"}
+    node.since = began = m.world.clock()
+    if heard:
+        m.reach.silent[name] = began
+    until(m, lambda: not machine.alive(), 200)
+    assert m.world.clock() - began < (RESUME_TIMEOUT if heard else 2 * RESUME_TIMEOUT)
+    state = m.ledger.offerings().get(machine.request.offering.id)
+    assert state is None or (state.failures, state.refused_until) == (0, 0.0), "its offering is not held to account"
+    until(m, running(m, job), 300)
+    assert m.world.cloud.living()[0].request.offering == machine.request.offering, "and is bought again at once"

@@ -16,6 +16,7 @@ from slurm_plugin.actions import (
     Close,
     DropRequest,
     Launch,
+    NoteRegistered,
     PowerDown,
     Report,
     Resume,
@@ -182,12 +183,60 @@ def test_an_unknown_machine_is_adopted_first_and_judged_then() -> None:
 
 
 def test_cases_13_resume_fail_ends_a_young_machine_too() -> None:
-    i = intent("n1", age=20)
+    i = intent("n1", age=20, registered=0.0)
     request = Request("resume_fail", ("n1",), NOW - 1, Path("r"))
     actions = decide(
         view([node("n1", "DOWN POWERED_DOWN", "ResumeTimeout reached")], [], [i], [machine(i)], requests=(request,))
     )
     assert [a.blame for a in actions if isinstance(a, Terminate)] == [True]
+
+
+def test_a_machine_that_becomes_a_node_is_written_down_once() -> None:
+    for flags, state, age, then in (
+        ("ALLOCATED", LIVE, 0.0, [NoteRegistered("launch-n1", "n1")]),
+        ("ALLOCATED", LIVE, NOW - 5, []),
+        (COMING, LIVE, 0.0, []),
+        ("ALLOCATED", RETIRED, 0.0, []),
+    ):
+        i = intent("n1", state, registered=age)
+        actions = decide(view([node("n1", flags)], [], [i], [machine(i)]))
+        assert [a for a in actions if isinstance(a, NoteRegistered)] == then, (flags, state)
+
+
+@pytest.mark.parametrize("registered", [0.0, NOW - 500])
+@pytest.mark.parametrize(
+    ("flags", "reason", "state"),
+    [
+        ("DOWN POWERED_DOWN", "ResumeTimeout reached", RUNNING),
+        ("ALLOCATED POWERING_UP", "", STOPPING),
+        ("ALLOCATED POWERING_UP", "", GONE),
+    ],
+)
+def test_only_a_machine_that_never_registered_speaks_against_its_offering(
+    registered: float, flags: str, reason: str, state: InstanceState
+) -> None:
+    """A slurmctld that was killed recalls as booting what has long run jobs."""
+    i = intent("n1", registered=registered)
+    actions = decide(view([node("n1", flags, reason)], [], [i], [machine(i, state)]))
+    assert [a.blame for a in actions if isinstance(a, Terminate | Retire | Close)] == [not registered]
+
+
+@pytest.mark.parametrize(
+    ("registered", "silent", "suspect", "set_down"),
+    [
+        (NOW - 500, 61, False, True),
+        (0.0, 61, False, False),
+        (NOW - 500, 59, False, False),
+        (NOW - 500, 61, True, False),
+    ],
+)
+def test_the_silence_of_a_node_that_is_recalled_as_booting_counts(
+    registered: float, silent: float, suspect: bool, set_down: bool
+) -> None:
+    i = intent("n1", registered=registered)
+    since = {"n1": NOW - silent}
+    v = view([node("n1", COMING)], [], [i], [machine(i)], silent_since=since, own_network_suspect=suspect)
+    assert ("SetDown" in kinds(decide(v))) is set_down
 
 
 def test_a_suspend_request_ends_the_old_machine_before_the_name_is_used_again() -> None:
@@ -311,6 +360,7 @@ def views(draw: st.DrawFn) -> View:
                 draw(st.sampled_from([ASKED, LIVE, RETIRED])),
                 draw(st.sampled_from([1.0, 20.0, 500.0])),
                 f"{name}-{k}",
+                registered=draw(st.sampled_from([0.0, NOW - 1.0])),
             )
             if draw(st.booleans()):
                 intents.append(i)

@@ -40,10 +40,12 @@ def node(
 def intent(
     name: str, state: IntentState = IntentState.LIVE, age: float = 1000.0, launch_id: str = "", **changes: Any
 ) -> Intent:
+    """Its node has registered, unless ``registered`` is 0 or the cloud's answer is not known."""
     launch_id = launch_id or f"launch-{name}"
     return Intent(
         launch_id, name, "spot", "sim", A.id, NOW - age, state,
-        **{"instance_id": "" if state is IntentState.ASKED else f"i-{launch_id}", "tried": NOW - age, **changes},
+        **{"instance_id": "" if state is IntentState.ASKED else f"i-{launch_id}", "tried": NOW - age,
+           "registered": 0.0 if state is IntentState.ASKED else NOW - age + 1, **changes},
     )  # fmt: skip
 
 
