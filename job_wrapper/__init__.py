@@ -25,9 +25,9 @@ from __future__ import annotations
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from job_wrapper.program import completed, on_request, progress, requested, restored, saved, state_dir
+    from job_wrapper.program import completed, log, on_request, progress, requested, restored, saved, state_dir
 
-__all__ = ["completed", "on_request", "progress", "requested", "restored", "saved", "state_dir"]
+__all__ = ["completed", "log", "on_request", "progress", "requested", "restored", "saved", "state_dir"]
 
 
 def __getattr__(name: str) -> Any:

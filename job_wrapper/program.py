@@ -2,14 +2,21 @@
 
 from __future__ import annotations
 
+import atexit
+import contextlib
 import os
 from collections.abc import Callable
+from typing import TYPE_CHECKING, Any
 
 from job_wrapper.client import ConnectionLost, shared
 from job_wrapper.errors import CheckpointFailed, UsageError
 from job_wrapper.protocol import SOCKET_VARIABLE
 
+if TYPE_CHECKING:
+    from job_wrapper.curves import Gathered
+
 _save: Callable[[], object] | None = None
+_gathered: Gathered | None = None
 
 
 def on_request(save: Callable[[], object]) -> None:
@@ -94,6 +101,41 @@ def progress(completed: int, total: int | None = None) -> None:
         tell(completed, total, path)
     except OSError as error:
         raise ConnectionLost(f"{SOCKET_VARIABLE}={path}: the wrapper is gone ({error.strerror or error})") from error
+
+
+def log(step: int, /, **values: Any) -> None:
+    """Tell values of a step, such as ``log(step, loss=0.31)``: the curves of ``spotburst report`` are made of them.
+
+    May be called at each step: what is told within a second is kept as its mean. At most 8 names; a value that is no finite number is a
+    gap in its curve. Never waits for the store, and does nothing where the wrapper is gone. Raises ``UsageError`` for what is no number.
+    """
+    global _gathered
+    path = os.environ.get(SOCKET_VARIABLE)
+    if not path:
+        return
+    if _gathered is None:
+        from job_wrapper.curves import Gathered
+
+        _gathered = Gathered()
+        atexit.register(_log_rest)
+    try:
+        message = _gathered.add(int(step), values)
+    except (TypeError, ValueError) as error:
+        raise UsageError(f"log({step!r}, {', '.join(values)}): give a whole number and numbers ({error})") from error
+    _send(message, path)
+
+
+def _log_rest() -> None:
+    if _gathered is not None:
+        _send(_gathered.due(), os.environ.get(SOCKET_VARIABLE))
+
+
+def _send(message: dict[str, Any] | None, path: str | None) -> None:
+    if message is not None and path:
+        from job_wrapper.tell import send
+
+        with contextlib.suppress(OSError):  # curves are no reason to stop
+            send(message, path)
 
 
 def completed() -> int:

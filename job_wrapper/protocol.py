@@ -20,6 +20,8 @@ Program to wrapper::
     {"type":"restore.failed","entry":7,"error":"…"}        it is damaged. Answered by another "welcome", with an older one or none.
     {"type":"progress","completed":120,"total":1500}       for describe, and for programs that restart by counters (it needs no
                                                            subscribe: connect, send this line, close).
+    {"type":"metrics","step":120,"values":{"loss":0.31}}   for the curves of report (`curves`): up to 8 names, null for what is no
+                                                           finite number. It needs no subscribe either.
 
     {"type":"signal.ask","number":15}                      has the wrapper had that signal too (it needs no subscribe)? Answered by
                                                            "signal": {"type":"signal","ago":0.3 or null}, seconds since it last came.

@@ -7,6 +7,7 @@ import re
 import socket
 import sys
 from collections.abc import Sequence
+from typing import Any
 
 from job_wrapper.errors import UsageError
 from job_wrapper.protocol import MAX_LINE, SOCKET_VARIABLE, decode, encode
@@ -17,14 +18,19 @@ _WAIT = 10.0
 
 
 def tell(completed: int, total: int | None, path: str) -> None:
-    """One message over a connection of its own: whoever only tells its progress is not asked for checkpoints.
+    """How far the program is. Raises ``OSError`` where the wrapper is gone."""
+    send({"type": "progress", "completed": completed, "total": total}, path)
+
+
+def send(message: dict[str, Any], path: str) -> None:
+    """One message over a connection of its own: whoever only tells something is not asked for checkpoints.
 
     Raises ``OSError`` where the wrapper is gone.
     """
     with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
         stream.settimeout(_WAIT)
         stream.connect(path)
-        stream.sendall(encode({"type": "progress", "completed": completed, "total": total}))
+        stream.sendall(encode(message))
 
 
 def ask_signal(number: int, path: str) -> float | None:

@@ -27,12 +27,15 @@ from typing import Any
 from transformers import TrainerCallback
 from transformers.trainer_callback import ExportableState
 
+from job_wrapper import program
 from job_wrapper.checkpoint.checkpointer import Checkpointer
 from job_wrapper.checkpoint.members import member
 from job_wrapper.errors import UsageError
 
 _RUNNING = ("_tr_loss", "_total_loss_scalar", "_globalstep_last_logged", "_initial_global_step", "current_flos")
 """What Trainer keeps in itself between two steps, and its own checkpoints do not hold."""
+_CURVES = ("loss", "eval_loss", "learning_rate", "grad_norm")
+"""What of its log is told to the wrapper."""
 
 
 class SpotburstCallback(TrainerCallback):
@@ -94,6 +97,12 @@ class SpotburstCallback(TrainerCallback):
     def on_epoch_end(self, args: Any, state: Any, control: Any, **kwargs: Any) -> None:
         """See ``on_step_end``."""
         self._epoch_ended = True
+
+    def on_log(self, args: Any, state: Any, control: Any, logs: dict[str, Any] | None = None, **kwargs: Any) -> None:
+        """The trainer's own values, for the curves of ``spotburst report``."""
+        numbers = {k: v for k, v in (logs or {}).items() if isinstance(v, int | float) and k in _CURVES}
+        if self.checkpoint is not None and numbers:
+            program.log(state.global_step, **numbers)
 
     def _instead(self, act: Callable[[], None], original: Callable[..., Any]) -> Callable[..., Any]:
         def load(checkpoint: Any, *args: Any, **kwargs: Any) -> Any:

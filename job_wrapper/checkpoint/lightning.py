@@ -22,6 +22,7 @@ from typing import Any
 from lightning.pytorch import Callback, LightningModule, Trainer
 from lightning.pytorch.plugins.io import CheckpointIO
 
+from job_wrapper import program
 from job_wrapper.checkpoint import data as placing
 from job_wrapper.checkpoint.checkpointer import Checkpointer
 from job_wrapper.errors import UsageError
@@ -90,6 +91,9 @@ class SpotburstCallback(Callback):
         """The save boundary, unless gradients are still being summed (they are in no checkpoint), or the epoch ends now."""
         self._batches += 1
         self._resumed = False
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
+        if self.checkpoint is not None and self.checkpoint.active and not trainer.global_step % every:
+            _tell(trainer, outputs)
         loop = trainer.fit_loop
         if not loop._should_accumulate() and not loop.epoch_loop._num_ready_batches_reached():
             self._step()
@@ -116,6 +120,13 @@ class SpotburstCallback(Callback):
         self._step()
         if self.checkpoint is not None:
             self.checkpoint.close()
+
+
+def _tell(trainer: Trainer, outputs: Any) -> None:
+    """The module's own values, and its loss, for the curves of ``spotburst report``."""
+    loss = outputs.get("loss") if isinstance(outputs, dict) else outputs
+    values = {"loss": loss, **trainer.callback_metrics}
+    program.log(trainer.global_step, **{k: float(v) for k, v in values.items() if v is not None})
 
 
 class _State:

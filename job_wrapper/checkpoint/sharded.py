@@ -13,6 +13,7 @@ import torch.distributed as dist
 from torch.distributed.checkpoint import state_dict as states
 from torch.distributed.checkpoint.api import CheckpointException
 
+from job_wrapper import program
 from job_wrapper.checkpoint import config as configuration
 from job_wrapper.checkpoint import data as placing
 from job_wrapper.checkpoint import resume, rng
@@ -115,6 +116,11 @@ class ShardedCheckpointer:
             self._asked = False
             self._save(run)
             run.wanted()  # leaves here if the node goes away
+
+    def log(self, **values: Any) -> None:
+        """As ``Checkpointer.log``; of all ranks rank 0's values are kept, so it may be called on that alone."""
+        if self._rank == 0:
+            program.log(self.completed + 1, **values)
 
     def save(self) -> None:
         """Ask for a checkpoint at the next ``step()``. On all ranks."""

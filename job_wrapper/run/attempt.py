@@ -129,7 +129,7 @@ class Attempt(Beginning):
         body |= attributes  # the manager buys a run's last part otherwise, and reads no manifests
         if notice is not None and asked.urgent:
             body["notice"] = asdict(notice)
-        entry: Entry = self._telling(lambda resumed: claim.commit(manifest, step=step, body={**body, **resumed}))
+        entry: Entry = self._telling(lambda more: claim.commit(manifest, step=step, body={**body, **more}))
         self._base = parts.pop(PART, None)
         self.parts, self._kept = parts, counters
         return entry, self.steady() - began
@@ -141,14 +141,14 @@ class Attempt(Beginning):
             body[PROGRESS] = self._kept.told()
         if notice is not None:
             body["notice"] = asdict(notice)
-        self._telling(lambda resumed: self._claim.interrupted(reason, {**body, **resumed}))
+        self._telling(lambda more: self._claim.interrupted(reason, {**body, **more}))
 
     def suspended(self, arrived: float) -> None:
         """Log that this attempt ends, and that the run waits for its user. ``arrived``: when that was asked (Unix seconds)."""
         body: dict[str, Any] = {"arrived": arrived}
         if self._kept is not None:
             body[PROGRESS] = self._kept.told()
-        self._telling(lambda resumed: self._claim.suspended({**body, **resumed}))
+        self._telling(lambda more: self._claim.suspended({**body, **more}))
 
     def answer(self, error: str) -> None:
         """Tell the user who asked for a checkpoint why there is none. Raises ``StoreError``."""
@@ -164,7 +164,7 @@ class Attempt(Beginning):
             body["notice"] = asdict(notice)
         # Not while other ranks may still be reading an older one.
         alone = code == 0 and self.identity.tasks == 1
-        self._telling(lambda resumed: self._claim.end(code, reason, {**body, **resumed}, keep=1 if alone else None))
+        self._telling(lambda more: self._claim.end(code, reason, {**body, **more}, keep=1 if alone else None))
         if alone and self._claim.entry.summary.commits:
             from job_wrapper.store.retention import collect
 
@@ -210,9 +210,11 @@ class Attempt(Beginning):
         return max(tail.epoch if tail is not None else 0, self.epoch + 1)
 
     def _telling(self, write: Callable[[dict[str, Any]], Entry]) -> Entry:
-        """``write(…)`` with what is to be told of the restore: by one entry, the first that gets into the log."""
+        """``write(…)`` with what is told by one entry only: of the restore by the first, of the training's curves by the next that gets into the log."""
         resumed = self._resumed if self._going else {}
-        entry = write(resumed)
+        curves = self.curves.told()
+        entry = write({**resumed, **curves})
+        self.curves.written(curves)
         if resumed is self._resumed:
             self._resumed = {}
         return entry

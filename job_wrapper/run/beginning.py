@@ -9,6 +9,7 @@ from collections.abc import Callable
 from pathlib import Path
 from typing import Any, TypeVar
 
+from job_wrapper.curves import Curves
 from job_wrapper.errors import (
     Damaged,
     NewerFormat,
@@ -93,6 +94,8 @@ class Beginning:
         """How far the program is, as it told; at first as the restored commit tells."""
         self._kept: Counters | None = None
         """What the newest commit holds of that."""
+        self.curves = Curves(clock)
+        """What the program tells of its training, and the log does not hold yet."""
         self._resumed: dict[str, Any] = {}
         """What the next entry tells of the restore, once the program is going again."""
         self._going = False

@@ -191,6 +191,8 @@ class Wrapper(Chores):
                 self._restore_failed(client, message)
             elif message is not None and kind in ("restore.done", "progress"):
                 self._progress(message)
+            elif message is not None and kind == "metrics":
+                self.attempt.curves.hear(message)
             elif message is not None and kind == "signal.ask" and signals is not None:
                 self._server.send(client, {"type": "signal", "ago": signals.ago(message.get("number"))})
 

@@ -13,6 +13,7 @@ from transformers import GPT2Config, GPT2LMHeadModel, Trainer, TrainerCallback, 
 from job_wrapper.checkpoint import DirectCommitter
 from job_wrapper.checkpoint.hf import SpotburstCallback
 from job_wrapper.errors import ExitCode, UsageError
+from tests.unit.checkpoint.hearing import told
 from tests.unit.checkpoint.training import assert_equal, open_run
 
 STEPS = 12
@@ -139,3 +140,10 @@ def test_attached_twice_is_an_error(tmp_path: Path) -> None:
     assert spotburst.attach(trainer) is None
     with pytest.raises(UsageError, match="already attached"):
         spotburst.attach(trainer)
+
+
+def test_the_trainers_values_reach_the_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with told(tmp_path, monkeypatch) as messages:
+        train(tmp_path, open_run(tmp_path))
+    assert {"loss", "eval_loss", "learning_rate"} <= {name for m in messages for name in m["values"]}
+    assert [m["step"] for m in messages][-1] == STEPS

@@ -16,6 +16,7 @@ from torchdata.stateful_dataloader import StatefulDataLoader
 from job_wrapper.checkpoint import DirectCommitter, ResumableSampler
 from job_wrapper.checkpoint.lightning import SpotburstCallback
 from job_wrapper.errors import ExitCode, UsageError
+from tests.unit.checkpoint.hearing import told
 from tests.unit.checkpoint.training import assert_equal, open_run
 
 BATCHES = 4
@@ -163,3 +164,10 @@ def test_a_finished_run_is_not_trained_again(tmp_path: Path, undisturbed: Outcom
 def test_a_trainer_without_the_callback_is_an_error(tmp_path: Path) -> None:
     with pytest.raises(UsageError, match="give it to the Trainer first"):
         SpotburstCallback().attach(Trainer(accelerator="cpu", logger=False, default_root_dir=tmp_path))
+
+
+def test_the_modules_values_reach_the_wrapper(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    with told(tmp_path, monkeypatch) as messages:
+        losses = train(tmp_path, open_run(tmp_path), log_every_n_steps=2).module.losses
+    assert [m["step"] for m in messages] == [2, 4, 6, STEPS]
+    assert [m["values"]["loss"] for m in messages] == pytest.approx([loss for _, loss in losses[1::2]])
