@@ -9,6 +9,7 @@ from collections.abc import Callable, Collection
 from types import TracebackType
 from typing import Any, NoReturn
 
+from job_wrapper import program
 from job_wrapper.checkpoint import config as configuration
 from job_wrapper.checkpoint import data as placing
 from job_wrapper.checkpoint import outage, process, resume, rng
@@ -154,6 +155,13 @@ class Checkpointer:
             self._advance(batches)
         if self._committer is not None and (self._attention or self._committer.attention):
             self._attend(self._committer)
+
+    def log(self, **values: Any) -> None:
+        """Tell values of the step being done, before its ``step()``: ``log(loss=loss.item())``. They are the curves of ``spotburst report``.
+
+        Kept under ``spotburst run`` only; see ``job_wrapper.log``.
+        """
+        program.log(self.completed + 1, **values)
 
     def save(self) -> None:
         """Ask for a checkpoint: it is made, in the background, at the next ``step()``."""
