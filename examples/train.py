@@ -115,6 +115,7 @@ def main() -> int:
                 step = checkpoint.completed + 1
                 if step % args.log_every == 0 or step == args.steps:
                     print(f"step {step} loss {loss.item():.6f}", flush=True)
+                    checkpoint.log(loss=loss.item())  # spotburst
                 checkpoint.step()  # spotburst
                 if checkpoint.completed == args.steps:
                     break
