@@ -26,6 +26,10 @@ MOST_SAVING = 0.1
 """Share of the time that may be spent saving."""
 REMEMBERED = 5
 """So many of the last saves are looked at."""
+UNMEASURED = "no save measured yet"
+"""Why, where there is nothing else to go by."""
+SURE = 3
+"""Saves that must have been measured before they may make the interval longer than ``FIRST``: of three, one that was slow changes nothing."""
 NOTABLE = 1.25
 """A change by this factor is worth a word."""
 USUAL_RATES = {"spot": 1 / 24.0, "on-demand": 1 / 720.0, "reservation": 1 / 720.0}
@@ -90,8 +94,8 @@ def choose(basis: Basis) -> Interval:
     at_least_four = None if basis.expected is None else max(SHORTEST, basis.expected / FEWEST)
     if not basis.saved:
         if at_least_four is not None and at_least_four < FIRST:
-            return Interval(at_least_four, f"{FEWEST} in the expected {_time(basis.expected)}; no save measured yet")
-        return Interval(FIRST, "no save measured yet")
+            return Interval(at_least_four, f"{FEWEST} in the expected {_time(basis.expected)}; {UNMEASURED}")
+        return Interval(FIRST, UNMEASURED)
     stall = _median([save.stall for save in basis.saved])
     upload = _median([save.upload for save in basis.saved])
     between = _between(basis)
@@ -108,6 +112,14 @@ def choose(basis: Basis) -> Interval:
     if seconds < stall / MOST_SAVING:
         seconds, why = stall / MOST_SAVING, f"at most a tenth of the time is spent saving, {_time(stall)} a save"
     return Interval(seconds, why)
+
+
+def unsure(chosen: Interval, measured: int) -> Interval:
+    """What to go by while only ``measured`` saves have been. The first one often waits for what no later one waits for (a connection, memory
+    to be set aside, a program that still compiles); taken at its word it would keep the next checkpoint away for hours."""
+    if 0 < measured < SURE and chosen.seconds > FIRST:
+        return Interval(FIRST, f"no longer before {SURE} saves are measured ({chosen.why})")
+    return chosen
 
 
 def remember(saved: Sequence[Saved], new: Saved) -> tuple[Saved, ...]:

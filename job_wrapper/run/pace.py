@@ -69,7 +69,7 @@ class Pace:
     def _choose(self, basis: Basis) -> None:
         self._basis = basis
         if self.auto:
-            self.now = interval.choose(basis)
+            self.now = interval.unsure(interval.choose(basis), len(basis.saved))
 
 
 def measure(save: Save, seconds: float) -> Saved | None:
