@@ -31,7 +31,8 @@ class Damper:
         if memory is None:
             return True
         gap, memory.wanted = now - memory.wanted, now
-        if gap > FORGET + memory.wait / 2:
+        # Less than nothing: the clock was set back, and until it has caught up again nothing would be done.
+        if gap < 0 or gap > FORGET + memory.wait / 2:
             del self._acts[action]
             return True
         return now - memory.done >= memory.wait

@@ -49,6 +49,15 @@ def test_templates_are_made_once_and_versioned_when_they_change(ec2: Ec2Stage) -
     assert [p["LaunchTemplateConfigs.1.LaunchTemplateSpecification.Version"] for p in used] == ["1", "1", "2"]
 
 
+def test_a_template_that_somebody_deleted_is_made_anew(ec2: Ec2Stage) -> None:
+    """Under the token of the first one EC2 would only tell of that one again."""
+    assert isinstance(patiently(ec2, requests(ec2, ["spot-1"]))[0], Launched)
+    client, name = ec2.client(), "spotburst-test-ec2-spot"
+    client.delete_launch_template(LaunchTemplateName=name)
+    assert isinstance(patiently(ec2, requests(ec2, ["spot-2"]))[0], Launched)
+    assert len(client.describe_launch_template_versions(LaunchTemplateName=name)["LaunchTemplateVersions"]) == 1
+
+
 def test_two_providers_may_have_templates_of_the_same_contents(ec2: Ec2Stage) -> None:
     data = {"ImageId": ec2.config.image}
     for name in ("ec2", "other"):

@@ -225,6 +225,27 @@ def test_spot_machine_that_stops_is_preempted_unless_it_was_ended_here(cloud: Gc
     assert listed(stage)[spot.launch_id].notice_id
     stage.provider.terminate([a.instance_id for a in answers if isinstance(a, Launched)])
     assert {m.state for m in listed(stage).values()} == {InstanceState.STOPPING}
+    stage.restart()
+    assert {m.state for m in listed(stage).values()} == {InstanceState.STOPPING}, "known after a restart"
+
+
+def test_a_machine_is_ended_again_after_a_restart_that_came_before_the_call(cloud: Gce, tmp_path: Path) -> None:
+    stage = GcpStage(cloud, tmp_path)
+    [launched] = patiently(stage, requests(stage, ["spot-1"]))
+    assert isinstance(launched, Launched)
+    stage.provider._ended.note([stage.machine(launched.instance_id).id])
+    stage.restart()
+    stage.provider.terminate([launched.instance_id])
+    assert stage.living() == {}
+
+
+def test_a_full_disk_holds_up_no_deletion(cloud: Gce, tmp_path: Path) -> None:
+    stage = GcpStage(cloud, tmp_path)
+    [launched] = patiently(stage, requests(stage, ["spot-1"]))
+    assert isinstance(launched, Launched)
+    stage.provider._ended._path = Path("/proc/none/ended.json")
+    stage.provider.terminate([launched.instance_id])
+    assert stage.living() == {}
 
 
 def test_machine_without_its_metadata_is_ended_by_its_number(cloud: Gce, tmp_path: Path) -> None:

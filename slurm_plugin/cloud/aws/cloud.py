@@ -16,7 +16,7 @@ from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet as fleets
 from slurm_plugin.cloud.aws import gangs, listing, names, prices, sizes, template
 from slurm_plugin.cloud.aws.client import Ec2
-from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
+from slurm_plugin.cloud.aws.errors import NO_ANSWER, NO_TEMPLATE, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
 from slurm_plugin.cloud.aws.queue import Queue
 from slurm_plugin.cloud.provider import (
@@ -152,7 +152,7 @@ class AwsCloud:
             for groups in gangs.alike(new):
                 self._ask(note, groups)
         except ApiError as error:
-            if error.code in template.MISSING:
+            if error.code in NO_TEMPLATE:
                 self.templates.forget()
             return self._answers(note, requests, error)
         except CloudUnavailable as error:
@@ -226,10 +226,10 @@ class AwsCloud:
         try:
             ids, errors = fleets.read(self.ec2.write("create_fleet", **fleet.request))
         except ApiError as error:
-            if error.kind is RefusalKind.TRY_LATER:
+            if error.code in NO_TEMPLATE:
+                self.templates.forget()  # the next fleet is asked for with a new one
+            elif error.kind is RefusalKind.TRY_LATER:
                 raise
-            if error.code in template.MISSING:
-                self.templates.forget()
             ids, errors = [], [error]
         if fleet.whole and 0 < len(ids) < len(fleet.members):
             self._end(ids)

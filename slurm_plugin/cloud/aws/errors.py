@@ -13,6 +13,12 @@ THROTTLES = frozenset(
     {"RequestLimitExceeded", "Throttling", "ThrottlingException", "EC2ThrottledException", "RequestThrottled"}
 )
 UNKNOWN_INSTANCE = frozenset({"InvalidInstanceID.NotFound", "InvalidInstanceID.Malformed"})
+NO_TEMPLATE = (
+    "InvalidLaunchTemplateName.NotFoundException",
+    "InvalidLaunchTemplateId.NotFound",
+    "InvalidLaunchTemplateId.VersionNotFound",
+)
+"""The launch template, or the version, is not there: it is ours, and made anew."""
 EMPTY = "EmptyFleet"
 """Our own code for an answer with neither instances nor errors."""
 
@@ -39,6 +45,7 @@ CODES = Codes.of(
         "ServerInternal",
         "ServiceUnavailable",
         "Unavailable",
+        *NO_TEMPLATE,
         NO_ANSWER,
     ],
     mistake=["AuthFailure", "IdempotentParameterMismatch", "InvalidAMIID.NotFound", "UnauthorizedOperation"],

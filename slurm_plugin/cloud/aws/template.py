@@ -6,17 +6,17 @@ import base64
 import hashlib
 import json
 import threading
+import uuid
 from collections.abc import Mapping
 from typing import Any
 
 from slurm_plugin import render
 from slurm_plugin.cloud import tags
 from slurm_plugin.cloud.aws.client import Ec2
-from slurm_plugin.cloud.aws.errors import ApiError
+from slurm_plugin.cloud.aws.errors import NO_TEMPLATE, ApiError
 from slurm_plugin.config import AwsProvider
 from slurm_plugin.config_providers import AwsReservation
 
-MISSING = ("InvalidLaunchTemplateName.NotFoundException", "InvalidLaunchTemplateId.NotFound")
 EXISTS = "InvalidLaunchTemplateName.AlreadyExistsException"
 LARGEST_USER_DATA = 16384
 _OF_ONE_NODE = ("node", "offering")
@@ -97,14 +97,15 @@ class Templates:
                 if version.get("VersionDescription") == digest:
                     return str(version["VersionNumber"])
         except ApiError as error:
-            if error.code not in MISSING:
+            if error.code not in NO_TEMPLATE:
                 raise
         return None
 
     def _make(self, name: str, digest: str, data: dict[str, Any]) -> str:
         own = [{"Key": tags.CLUSTER, "Value": self.cluster}]
-        # Of the name too: EC2 refuses a token that it knows with another name, and two providers' machines may be alike.
-        token = hashlib.sha256(f"{name} {digest}".encode()).hexdigest()[:40]
+        # For this one call and its repetitions: under one that were always the same, EC2 would answer with a template that was deleted
+        # meanwhile. A version that is made twice harms nothing.
+        token = str(uuid.uuid4())
         try:
             self.ec2.write(
                 "create_launch_template",

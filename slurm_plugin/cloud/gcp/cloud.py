@@ -16,6 +16,8 @@ from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.gcp import shape
 from slurm_plugin.cloud.gcp.catalog import Catalog
 from slurm_plugin.cloud.gcp.client import Gce, has_notice
+from slurm_plugin.cloud.gcp.ended import KEEP as KEEP_ENDED
+from slurm_plugin.cloud.gcp.ended import Ended
 from slurm_plugin.cloud.gcp.errors import NAME_IN_USE, NO_ANSWER, RUNNING, ApiError, most_telling
 from slurm_plugin.cloud.gcp.journal import KEEP, Call, Journal, request_id
 from slurm_plugin.cloud.gcp.shape import Machine
@@ -40,7 +42,6 @@ BATCH = 100
 """Machines of one call where they need not come together: each machine bears the list of its call's members."""
 ASK_AGAIN = 60.0
 """Seconds after which a machine that should be ending is ended again."""
-FORGET_ENDING = 3600.0
 
 
 def from_config(config: Config, name: str) -> GcpCloud:
@@ -59,7 +60,9 @@ class GcpCloud(NamedCloud[GcpProvider]):
         self.journal = Journal(journal)
         self._catalog = Catalog(self.api)
         self._notice = has_notice()
+        self._ended = Ended(journal.with_name(f"{journal.name}.ended.json"), self._clock)
         self._ending: dict[int, float] = {}
+        """When this process last asked for it, by the monotonic clock."""
 
     def launch(self, requests: Sequence[LaunchRequest]) -> list[Launched | Refused]:
         """See ``Provider.launch``."""
@@ -98,7 +101,7 @@ class GcpCloud(NamedCloud[GcpProvider]):
             found = [listed[i] for i in wanted if i in listed] + self._by_name(i.rsplit("/", 1)[-1] for i in missing)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
-        self._ending = {n: since for n, since in self._ending.items() if since > time.monotonic() - FORGET_ENDING}
+        self._ending = {n: since for n, since in self._ending.items() if since > time.monotonic() - KEEP_ENDED}
         self._end([m for m in found if self._ending.get(m.number, float("-inf")) < time.monotonic() - ASK_AGAIN])
 
     def instances(self) -> list[Instance]:
@@ -132,7 +135,7 @@ class GcpCloud(NamedCloud[GcpProvider]):
 
     def _told(self, machine: Machine) -> InstanceState | None:
         """A spot machine that stops, and that nobody here has ended, is being preempted; Compute Engine has no other word for it."""
-        if machine.status == "STOPPING" and machine.spot and machine.number not in self._ending:
+        if machine.status == "STOPPING" and machine.spot and machine.number not in self._ended:
             return InstanceState.RECLAIMING
         return None
 
@@ -339,6 +342,8 @@ class GcpCloud(NamedCloud[GcpProvider]):
 
     def _end(self, machines: Sequence[Machine]) -> None:
         """Delete them, each whatever becomes of the others. Raises ``CloudUnavailable`` that names those that could not be."""
+
+        self._ended.note([machine.number for machine in machines])
 
         def end(machine: Machine) -> str:
             try:

@@ -76,6 +76,18 @@ def test_damping_spaces_repetitions_and_a_new_cause_acts_at_once() -> None:
     assert not damper._acts
 
 
+def test_a_clock_that_is_set_back_holds_up_nothing() -> None:
+    damper = Damper()
+    for second in (5000.0, 5002.0):
+        assert damper.due("act", second)
+        damper.done("act", second)
+    assert not damper.due("act", 5003.0)
+    assert damper.due("act", 1400.0)
+    damper.done("act", 1400.0)
+    assert not damper.due("act", 1401.0), "spaced anew"
+    assert damper.due("act", 1402.0)
+
+
 def test_datagrams_and_nudges_end_the_wait_and_stop_ends_it_for_good(tmp_path: Path) -> None:
     (tmp_path / "manager.sock").write_text("left by a dead one")
     waker = Waker(tmp_path / "manager.sock")
