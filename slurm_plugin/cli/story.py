@@ -7,6 +7,7 @@ import time
 from collections.abc import Iterator, Sequence
 from typing import Any
 
+from job_wrapper.comments import OURS
 from job_wrapper.interval import Interval
 from job_wrapper.run.asked import ASKED
 from job_wrapper.run.identity import LOCAL
@@ -14,6 +15,7 @@ from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli.exits import meaning
 from slurm_plugin.cli.output import duration, moment
+from slurm_plugin.reconcile.jobs import CAPACITY_UNAVAILABLE
 from slurm_plugin.slurm.records import Job
 from slurm_plugin.timeline import Attempt
 
@@ -176,6 +178,9 @@ def outlook(
     if job.has("PENDING", "REQUEUED", "REQUEUE_HOLD", "SPECIAL_EXIT"):
         return _pending(job, last, now)
     if job.has(*_OVER):
+        told = job.comment.rpartition(OURS)[2]
+        if job.has("CANCELLED") and told.startswith(CAPACITY_UNAVAILABLE):
+            return f"nothing by itself: the manager cancelled the job while it waited: {told.partition(';')[0]}. {by_hand(last, run)}"
         word, why = sorted(job.states & _OVER)[0], meaning(job.exit_code)
         if why is not None:
             word += f", exit code {job.exit_code}: {why}"

@@ -322,7 +322,10 @@ class Applier:
         text = f"{action.reason}: {action.text}"
         job = self._jobs.get(action.job_id)
         if job is not None:
-            self._try(partial(self._tell, job, text), action)  # first: nobody can tell a job that is gone
+            # First: nobody can tell a job that is gone. The accounting may not keep the comment; it always keeps the other.
+            self._try(partial(self._tell, job, text, event=False), action)
+            told = comment(job.admin_comment, text)
+            self._try(partial(self.client.set_admin_comment, job.name_id, told), action)
         self.client.cancel(action.name_id)
         log.warning("cancelled", job=action.name_id, reason=action.reason, why=action.text)
         self.ledger.event("cancelled", text, job=action.job_id)

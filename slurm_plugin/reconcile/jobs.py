@@ -7,7 +7,7 @@
     ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
     PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
-    PENDING, no capacity for it since queue_timeout                comment and scancel: CapacityUnavailable
+    PENDING, no capacity for it since queue_timeout                comment, AdminComment and scancel: CapacityUnavailable
     running, or held by anybody                                    it waits for capacity no longer
     active on nodes of ours                                        remember where
     no longer in Slurm's memory                                    forget
@@ -32,6 +32,7 @@ from slurm_plugin.actions import (
     WaitEnds,
 )
 from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, WAITING
+from slurm_plugin.placement import Passed
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.records import Job
@@ -154,7 +155,12 @@ def _waited(view: View, index: Index, job: Job) -> Iterator[Action]:
     if not nodesets or not (tried or all(not index.offers.loosest(name).ready for name in nodesets)):
         return
     if waited > max(view.policy.nodesets[name].rules.queue_timeout for name in nodesets):
-        text = f"no capacity for {waited / 3600:.1f} h; its checkpoints are kept: spotburst describe {job.name_id}"
+        passed = [choice for name in sorted(nodesets) for choice in index.offers.of(name, job).passed]
+        # Rather a cloud's words than a rule's.
+        first = min(passed, key=lambda choice: choice.kind is Passed.RULE, default=None)
+        last = f", the last word of {first.offering_id}: {first.why}" if first else ""
+        kept = f"what it has saved is kept: spotburst describe {job.name_id}"
+        text = f"no capacity for {waited / 3600:.1f} h{last}; {kept}"
         yield CancelJob(job.job_id, job.name_id, job.restart_count, CAPACITY_UNAVAILABLE, text)
 
 

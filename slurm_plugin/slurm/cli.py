@@ -130,6 +130,10 @@ class CliClient:
         """``scontrol update JobId=… Comment=…``; line breaks become spaces, and what is longer than Slurm takes is cut."""
         self._run("scontrol", "update", f"JobId={checked(job_id)}", f"Comment={comment_of(comment)}")
 
+    def set_admin_comment(self, job_id: str, comment: str) -> None:
+        """``scontrol update JobId=… AdminComment=…``, which only an administrator may."""
+        self._run("scontrol", "update", f"JobId={checked(job_id)}", f"AdminComment={comment_of(comment)}")
+
     def _run(self, name: str, *arguments: str) -> str:
         return command.run([self._path(name), *arguments], env=self._env, timeout=self._timeout)
 

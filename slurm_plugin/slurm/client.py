@@ -79,3 +79,7 @@ class SlurmClient(Protocol):
     def set_comment(self, job_id: str, comment: str) -> None:
         """Set the job's comment, the place where users look for why."""
         ...
+
+    def set_admin_comment(self, job_id: str, comment: str) -> None:
+        """Set the job's AdminComment: unlike the comment, the accounting keeps it wherever there is one."""
+        ...

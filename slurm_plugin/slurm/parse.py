@@ -240,6 +240,7 @@ def job(data: Any) -> Job:
         exit_code=exit_code,
         exit_signal=exit_signal,
         comment=text_of(data.get("comment")),
+        admin_comment=text_of(data.get("admin_comment")),
         name=text_of(data.get("name")),
         gpus_per_node=_gpus_per_node(data, nodes),
         features=text_of(data.get("features")),

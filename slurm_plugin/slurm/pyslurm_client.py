@@ -25,7 +25,7 @@ class PyslurmClient:
     """``SlurmClient`` over pyslurm, in a process of its own. Safe to use from several threads; ``timeout`` in seconds bounds each answer.
 
     What pyslurm's objects can't say goes by Slurm's commands in ``bin_dir``: orders for array tasks and parts of heterogeneous jobs,
-    which it knows by number only, ``scancel`` of a job only if it waits, and slurmctld's version.
+    which it knows by number only, ``scancel`` of a job only if it waits, AdminComment, and slurmctld's version.
     """
 
     def __init__(self, bin_dir: Path | None = None, conf: Path | None = None, timeout: float = 10.0) -> None:
@@ -110,6 +110,10 @@ class PyslurmClient:
         """Line breaks become spaces, and what is longer than Slurm takes is cut."""
         if not self._order(job_id, "update_job", changes={"comment": orders.comment_of(comment)}):
             self._commands.set_comment(job_id, comment)
+
+    def set_admin_comment(self, job_id: str, comment: str) -> None:
+        """By ``scontrol``."""
+        self._commands.set_admin_comment(job_id, comment)
 
     def close(self) -> None:
         """End pyslurm's process; the next question starts another."""

@@ -44,6 +44,7 @@ def job_of(job: Any, tres: Mapping[str, Any]) -> dict[str, Any]:
         "time_limit": job.time_limit if isinstance(job.time_limit, int) else None,
         "exit_code": {"return_code": job.exit_code, "signal": job.exit_code_signal},
         "comment": job.comment,
+        "admin_comment": getattr(job, "admin_comment", None),
         "name": job.name,
         "features": ",".join(job.constraints or ()),
         "required_nodes": job.required_nodes,

@@ -37,6 +37,7 @@ class Job:
     exit_code: int = 0
     exit_signal: int = 0
     comment: str = ""
+    admin_comment: str = ""
     name: str = ""
     gpus_per_node: int = 0
     features: str = ""

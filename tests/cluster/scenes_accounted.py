@@ -79,3 +79,15 @@ def node_lost(stage: Stage) -> None:
     job.until_back()
     job.finish()
     assert job.records() == ["NODE_FAIL", "COMPLETED"]
+
+
+def cancelled_by_the_manager(stage: Stage) -> None:
+    """Why a job was given up while it waited outlives slurmctld's memory of it: the accounting keeps AdminComment, by default not Comment."""
+    job = stage.submit("true", "--hold", "--comment=mine")
+    stage.client.set_admin_comment(job.id, 'spotburst: CapacityUnavailable: "none" = left')
+    stage.client.cancel(job.id)
+    job.until_state("CANCELLED")
+    assert job.records() == ["CANCELLED by 0"]
+    ask = ("sacct", "-X", "-n", "-P", "-j", job.id, "-o", "AdminComment")
+    kept = stage.cluster.wait_for(lambda: stage.cluster.run(*ask).strip(), 30, "sacct's AdminComment")
+    assert kept == 'spotburst: CapacityUnavailable: "none" = left'

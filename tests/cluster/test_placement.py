@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
@@ -17,10 +18,14 @@ SLEEP = "#!/bin/sh\nsleep 600\n"
 POOLS = [("a", "small-1g", "spot"), ("b", "small-1g", "spot")]
 
 
-def test_offerings_run_out_one_by_one(make_cluster: Callable[..., LocalCluster]) -> None:
+def test_offerings_run_out_one_by_one(make_cluster: Callable[..., LocalCluster], tmp_path: Path) -> None:
     settings = default_settings(2, zones=("a", "b"))
     settings["placement"] = {"queue_timeout": "5s"}
-    cluster = make_cluster(settings=settings)
+    mails = tmp_path / "mails"
+    mailer = tmp_path / "mailer"
+    mailer.write_text(f'#!/bin/sh\nprintf "%s\\n" "$*" >> {mails}\n')
+    mailer.chmod(0o755)
+    cluster = make_cluster(settings=settings, site={"more": (f"MailProg={mailer}",)})
     cloud = cluster.cloud()
     first, second = POOLS
     cloud.set_capacity(*first, 0)
@@ -46,12 +51,23 @@ def test_offerings_run_out_one_by_one(make_cluster: Callable[..., LocalCluster])
     assert "asking local/local/b/small-1g/spot" in story
 
     cloud.set_capacity(*second, 1)
-    waiting = cluster.submit(SLEEP)
+    waiting = cluster.submit(SLEEP, "--comment=mine", "--mail-type=END,FAIL", "--mail-user=ann")
 
     def cancelled() -> bool:
         return any(j.name_id == waiting and j.has("CANCELLED") for j in cluster.client().jobs())
 
     cluster.wait_for(cancelled, 60, "the job without capacity to end")
-    comment = next(j.comment for j in cluster.client().jobs() if j.name_id == waiting)
-    assert comment.startswith("spotburst: CapacityUnavailable: no capacity for")
+    shown = next(j for j in cluster.client().jobs() if j.name_id == waiting)
+    assert shown.comment.startswith("mine | spotburst: CapacityUnavailable: no capacity for")
+    assert "do not have sufficient capacity" in shown.comment, "the cloud's words"
+    assert shown.admin_comment == shown.comment.removeprefix("mine | "), "what the accounting keeps"
+    assert shown.exit_code == 0, "nothing has run that could have ended with another"
+    told = json.loads(cluster.run("spotburst", "describe", waiting, "--json"))
+    assert told["next"].startswith(
+        "nothing by itself: the manager cancelled the job while it waited: CapacityUnavailable: no capacity for"
+    )
+    (last,) = (event["text"] for event in told["timeline"] if "CapacityUnavailable" in event["text"])
+    assert last == f"manager: {shown.admin_comment.removeprefix('spotburst: ')}"
+    cluster.wait_for(lambda: mails.exists() and f"Job_id={waiting} " in mails.read_text(), 30, "the mail")
+    assert "CANCELLED" in mails.read_text()
     assert any(j.name_id == job and j.has("RUNNING", "CONFIGURING") for j in cluster.client().jobs()), "left alone"

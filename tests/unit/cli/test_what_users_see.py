@@ -48,6 +48,12 @@ def test_why_a_wrapper_gave_up_before_it_could_write_a_word(site: Site) -> None:
     assert "#SBATCH --requeue" in words
     assert all(meaning(code) for code in ExitCode if code >= ExitCode.FENCED and code is not ExitCode.REQUEUED)
     assert "exit code" not in story.outlook(job("FAILED", exit_code=1), None, [], None)
+    comment = "mine | spotburst: CapacityUnavailable: no capacity for 24.0 h, the last word of o: C: words; what it has saved is kept: x"
+    assert story.outlook(job("CANCELLED", comment=comment), None, [], None) == (
+        "nothing by itself: the manager cancelled the job while it waited: CapacityUnavailable: no capacity for 24.0 h, "
+        "the last word of o: C: words. There is no checkpoint to go on from"
+    )
+    assert "the manager" not in story.outlook(job("CANCELLED", comment="mine CapacityUnavailable"), None, [], None)
 
 
 def test_of_a_run_that_another_job_goes_on_with_the_first_one_claims_nothing(site: Site, spotburst: Spotburst) -> None:

@@ -216,6 +216,12 @@ class FakeSlurm:
         if job is not None:
             job.record = replace(job.record, comment=comment)
 
+    def set_admin_comment(self, job_id: str, comment: str) -> None:
+        self._answer()
+        job = self.job[int(job_id)]
+        assert job.record.has("PENDING", "RUNNING"), "Slurm takes none of a job that has ended"
+        job.record = replace(job.record, admin_comment=comment)
+
     # --- what users and tests do --------------------------------------------------------------------------------------
 
     def submit(self, work: float, nodes: int = 1, **changes: object) -> int:

@@ -100,10 +100,12 @@ def test_a_job_that_finds_no_capacity_for_the_whole_timeout_is_cancelled_and_tol
     m = make(rules=Rules(queue_timeout=1500.0))
     m.world.cloud.refusals = [RefusalKind.NO_CAPACITY] * 10_000
     began = m.world.clock()
-    job = m.world.slurm.submit(20)
+    job = m.world.slurm.submit(20, admin_comment="checked by Ann")
     until(m, has(m, job, "CANCELLED"), 4000)
     assert m.world.clock() - began >= 1500
-    assert "CapacityUnavailable: no capacity for" in m.world.slurm.job[job].record.comment
+    told = "spotburst: CapacityUnavailable: no capacity for"
+    assert m.world.slurm.job[job].record.comment.startswith(told)
+    assert m.world.slurm.job[job].record.admin_comment.startswith(f"checked by Ann | {told}")
     assert any(e.kind == "cancelled" for e in m.ledger.events(job=job))
 
 

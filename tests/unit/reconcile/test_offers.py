@@ -97,10 +97,14 @@ def test_who_waits_for_capacity_too_long_is_cancelled(change: dict[str, Any], ca
     }
     waits = job(1, change.get("states", "PENDING"), priority=change.get("priority", 10))
     states = (
-        {o.id: OfferingState(o.id, stopped_until=float("inf")) for o in (A, B, BIG)} if change.get("blocked") else {}
+        {o.id: OfferingState(o.id, stopped_until=float("inf"), text="Code: none at all") for o in (A, B, BIG)}
+        if change.get("blocked")
+        else {}
     )
     found = [a for a in decide(view([], [waits], counters=counters, offerings=states)) if isinstance(a, CancelJob)]
     assert [a.reason for a in found] == (["CapacityUnavailable"] if cancelled else [])
+    if change.get("blocked"):
+        assert f"no capacity for 25.0 h, the last word of {BIG.id}: Code: none at all; " in found[0].text
 
 
 def test_a_jobs_node_goes_where_its_other_nodes_are() -> None:
