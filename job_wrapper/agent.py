@@ -183,14 +183,19 @@ class Agent:
         return wanted.write or wanted.drain is not Drain.LEAVE
 
 
-def main(argv: Sequence[str] | None = None) -> int:
-    """``spotburst agent``: returns the exit code. Ends on SIGTERM or SIGINT."""
-    parser = argparse.ArgumentParser(
+def parser() -> argparse.ArgumentParser:
+    """Of the agent's arguments."""
+    made = argparse.ArgumentParser(
         prog="spotburst agent",
         description="Watch this node's cloud for reclaim notices, tell the jobs on it, and drain it.",
     )
-    parser.add_argument("--node", default="", help="Slurm's name of this node (default: the node's settings)")
-    arguments = parser.parse_args(argv)
+    made.add_argument("--node", default="", help="Slurm's name of this node (default: the node's settings)")
+    return made
+
+
+def main(argv: Sequence[str] | None = None) -> int:
+    """``spotburst agent``: returns the exit code. Ends on SIGTERM or SIGINT."""
+    arguments = parser().parse_args(argv)
 
     def log(text: str) -> None:
         print(f"spotburst agent: {text}", file=sys.stderr, flush=True)

@@ -150,6 +150,13 @@ class SlurmJob:
         code, out, err = self._run("scontrol", what, self.job_id)
         return "" if code == 0 else (err.strip() or out.strip() or f"scontrol {what} ended with {code}")
 
+    def release(self, name_id: str) -> None:
+        """``scontrol release`` of this job as users name it: the number of an array's last task is the whole array's, too.
+
+        What fails is passed over: the job is held at its next requeue then, as it was marked.
+        """
+        self._run("scontrol", "release", name_id)
+
     def comment(self) -> str | None:
         """The job's comment, "" for none; None where Slurm does not answer. Asked for alone, since it may hold anything."""
         code, out, _ = self._run("squeue", "-h", "-t", "all", "-j", self.job_id, "-o", "%k")

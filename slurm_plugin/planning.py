@@ -77,11 +77,11 @@ def without(work: Work, at: float) -> Line:
 
 
 def line(work: Work, at: float, interval: Interval) -> Line:
-    """With checkpoints every ``interval``; one reclaim ``at`` that hour, without notice."""
+    """With checkpoints every ``interval``; one reclaim ``at`` that hour, without notice: just before the checkpoint that would be due then."""
     saved = work.saved or Saved(0.0, 0.0)
     step, lag = interval.seconds / HOUR, saved.upload / HOUR
-    # A tolerance, so that 0.3 h are three times 0.1 h.
-    commits = max(0, math.floor((at - lag) / step + 1e-9))
+    # One that begins, or is committed, at the very moment of the reclaim is not made. A tolerance, so that 0.3 h are three times 0.1 h.
+    commits = max(0, math.ceil((at - lag) / step - 1e-9) - 1)
     back = _back(work)
     lost = (at - commits * step) * work.hourly + back
     count = max(0, math.ceil(work.hours / step - 1e-9) - 1)  # the one at the end is the run's result

@@ -192,7 +192,7 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
         what = open_[0].run if open_[0].kind is Kind.INTERRUPTED else f"the wrapper of {open_[0].run}"
         return _bounded(job, open_[0], limits, f"{what} {text}")
     earlier = [tail for tail in runs if _by(job, tail) and tail.restart_count < job.restart_count]
-    waiting = [tail for tail in earlier if tail.kind not in (Kind.END, Kind.SUSPENDED)]
+    waiting = [tail for tail in earlier if tail.kind is not Kind.END]  # also one that was suspended, and let go since
     if (
         (waiting or refused(job))
         and not mine

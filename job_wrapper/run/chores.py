@@ -94,6 +94,10 @@ class Chores:
             return ev.Written(f"internal error: {type(error).__name__}: {error}")
         return ev.Written()
 
+    def _unhold(self) -> None:
+        if self._job is not None:
+            self._job.release(self.attempt.identity.name_id)
+
     def _tell(self, error: str) -> None:
         with contextlib.suppress(SpotburstError):  # whoever asked waits in vain then, and says so
             self.attempt.answer(error)

@@ -345,5 +345,5 @@ class Exit(NamedTuple):
 
 Action = (
     Start | Ask | Save | Answer | QueryJob | WriteInterrupted | WriteSuspended | Tell | WriteEnd | Requeue | Stop | Say | Exit | TellNotice | TellEnded | CallRoll
-    | Release | LookAtHead
+    | Release | LookAtHead | Unhold
 )  # fmt: skip

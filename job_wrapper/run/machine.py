@@ -305,8 +305,9 @@ class Machine(Peers):
         if not desk.settled:
             return desk.release(False)
         if self._suspends and (told := self._without_checkpoint(interruption)):
+            # Whoever marked the job may be gone (`suspend --no-wait`), and the mark would hold it at its next requeue.
             self.interruption = None
-            return [*told, *desk.release(False)]
+            return [*told, ev.Unhold(), *desk.release(False)]
         return [*desk.release(True), *self._leave(now)]
 
     def _without_checkpoint(self, interruption: Interruption) -> Actions:

@@ -102,8 +102,9 @@ class _Parser(argparse.ArgumentParser):
         super().error(message)
 
 
-def _parser() -> argparse.ArgumentParser:
-    parser = _Parser(
+def parser() -> argparse.ArgumentParser:
+    """Of the arguments before ``--``."""
+    made = _Parser(
         prog="spotburst run",
         usage="spotburst run [options] -- COMMAND [ARGUMENT ...]",
         description="Run a program that survives reclaims and preemption: checkpoints it, requeues the job, restores it.",
@@ -111,61 +112,61 @@ def _parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=_formatter,
     )
-    parser.add_argument(
+    made.add_argument(
         "--name", default="main", help="tells several wrapped programs of one job apart (default: main)"
     )
-    parser.add_argument("--run", default="", metavar="NAME", help="a name for the run that outlives the job")
-    parser.add_argument(
+    made.add_argument("--run", default="", metavar="NAME", help="a name for the run that outlives the job")
+    made.add_argument(
         "--uri", default="", help="where checkpoints go: file:///shared/dir, s3://bucket/prefix, gs://… or az://…"
     )
-    parser.add_argument(
+    made.add_argument(
         "--endpoint-url", default="", metavar="URL", help="the store's server, if it is not the cloud's own"
     )
-    parser.add_argument(
+    made.add_argument(
         "--interval",
         type=parse_interval,
         metavar="TIME",
         help="between checkpoints: from 1m to 6h, or auto, by what a save costs and how often capacity is taken (default: auto)",
     )
-    parser.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
-    parser.add_argument(
+    made.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
+    made.add_argument(
         "--state-dir", action="append", default=[], metavar="DIR", help="checkpoint these files too (up to 64 times)"
     )
-    parser.add_argument(
+    made.add_argument(
         "--max-size",
         type=parse_size,
         default=MAX_SIZE,
         metavar="SIZE",
         help="most that state directories may hold (default: 1TiB)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--on-interruption",
         choices=("requeue", "fail"),
         default="requeue",
         help="what to do after the last checkpoint when the capacity goes away (default: requeue)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--continuity",
         choices=(CHECKPOINT, RESTARTABLE, EPHEMERAL),
         default=CHECKPOINT,
         help="what the next attempt goes on from: the program's state, its progress counters, or nothing (default: checkpoint)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--store-patience",
         type=parse_duration,
         default=STORE_PATIENCE,
         metavar="TIME",
         help="how long a store that is away is waited for before the job is requeued (default: 30m)",
     )
-    parser.add_argument(
+    made.add_argument(
         "--allow-config-change",
         action="append",
         default=[],
         metavar="KEY",
         help="a key of a torch program's config that may differ from the checkpoint's (several times; '*' for all)",
     )
-    parser.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
-    return parser
+    made.add_argument("command", nargs=argparse.REMAINDER, help=argparse.SUPPRESS)
+    return made
 
 
 def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, str] = os.environ) -> Options:
@@ -175,7 +176,7 @@ def parse_options(argv: Sequence[str], node: NodeConfig, environ: Mapping[str, s
     """
     # Split here: argparse's handling of "--" differs between Python versions.
     split = list(argv).index("--") if "--" in argv else len(argv)
-    arguments = _parser().parse_args(list(argv[:split]))
+    arguments = parser().parse_args(list(argv[:split]))
     command = [*arguments.command, *argv[split + 1 :]]
     if not command:
         raise UsageError("no program given: spotburst run [options] -- COMMAND [ARGUMENT ...]")

@@ -27,9 +27,21 @@ def main() -> int:
     return start(sys.argv[1:])
 
 
+def _help() -> NoReturn:
+    from job_wrapper.run.options import parser
+    from slurm_plugin.cli.examples import EXAMPLES
+
+    print(f"{parser().format_help()}\nExamples:")
+    for typed, why in EXAMPLES["run"]:
+        print(f"  {typed}\n      {why}")
+    raise SystemExit(0)
+
+
 def _run(arguments: list[str]) -> NoReturn:
     """The wrapper, which a program waits for at both ends: collecting garbage while modules load finds none, and taking the interpreter
     apart at the end frees what the system frees anyway. Each costs a program's start about 5 % of the wrapper's processor time."""
+    if arguments in (["-h"], ["--help"]):
+        _help()
     gc.disable()
     from job_wrapper.run.cli import main as run
 

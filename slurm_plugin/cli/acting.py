@@ -16,18 +16,24 @@ from typing import Annotated
 import typer
 
 from job_wrapper.errors import SpotburstError, UsageError
+from slurm_plugin.cli import completion
+from slurm_plugin.cli.job_ids import holds, instead_of, is_job_id
 from slurm_plugin.config import Config
 from slurm_plugin.errors import SlurmRefused
 from slurm_plugin.requeue import ENDED_STATES
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.records import Job
 
-_JOB = re.compile(r"\d+(_\d+)?(\+\d+)?\Z")
 _NOT_YOURS = re.compile(r"permission denied|invalid user id|not authorized", re.IGNORECASE)
 _NO_SUCH = re.compile(r"invalid job id", re.IGNORECASE)
 
 SlurmJobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Job id as Slurm shows it: 123, or 123_4 of an array.")
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job id as Slurm shows it: 123, 123_4 of an array, 123+1 of a heterogeneous job.",
+        autocompletion=completion.jobs,
+    ),
 ]
 
 
@@ -44,11 +50,15 @@ def commands(config: Config | None) -> CliClient:
 
 def find_job(jobs: Sequence[Job], wanted: str) -> Job:
     """The one that JOB means. Raises ``UsageError`` for what is no job id, or a whole array; ``NotPossible`` where Slurm shows none. Pure."""
-    if not _JOB.match(wanted):
-        raise UsageError(f"{wanted!r} is not a job id: write 123, or 123_4 for a task of an array, as squeue shows it")
+    if not is_job_id(wanted):
+        told = (
+            instead_of(wanted)
+            or f"{wanted!r} is not a job id: write 123, or 123_4 for a task of an array, as squeue shows it"
+        )
+        raise UsageError(told)
     exact = [job for job in jobs if job.name_id == wanted]
     # Tasks that wait are one record, 123_[4-9], until Slurm starts them or is told something of one.
-    exact = exact or [replace(job, name_id=wanted) for job in jobs if _holds(job.name_id, wanted)]
+    exact = exact or [replace(job, name_id=wanted) for job in jobs if holds(job.name_id, wanted)]
     tasks = sorted(job.name_id for job in jobs if job.name_id.startswith(f"{wanted}_"))
     if not exact and tasks:
         raise UsageError(
@@ -62,21 +72,6 @@ def find_job(jobs: Sequence[Job], wanted: str) -> Job:
             f"`spotburst describe {wanted}` tells what its run's log says"
         )
     return found[0]
-
-
-def _holds(name_id: str, wanted: str) -> bool:
-    array, _, task = wanted.partition("_")
-    folded = re.fullmatch(r"(\d+)_\[([\d,:-]+)(%\d+)?\]", name_id)
-    if folded is None or folded[1] != array or not task.isdigit():
-        return False
-    for part in folded[2].split(","):
-        found = re.fullmatch(r"(\d+)(?:-(\d+)(?::(\d+))?)?", part)
-        if found is None:
-            continue
-        first = int(found[1])
-        if int(task) in range(first, int(found[2] or first) + 1, int(found[3] or 1)):
-            return True
-    return False
 
 
 def words(job: Job) -> str:

@@ -2,20 +2,26 @@
 
 from __future__ import annotations
 
+import contextlib
 import logging
+import os
 import sys
 from collections.abc import Sequence
 from importlib import import_module, metadata
-from typing import Annotated
+from typing import Annotated, TextIO
 
 import structlog
 import typer
 
 from job_wrapper.errors import SpotburstError
+from slurm_plugin.cli.completion import VARIABLE, RunCommand, complete
+from slurm_plugin.cli.examples import epilog
+from slurm_plugin.cli.output import coloured
 
 _GROUPS = {
     "describe": "slurm_plugin.cli.describe",
     "attempts": "slurm_plugin.cli.attempts",
+    "report": "slurm_plugin.cli.report",
     "checkpoints": "slurm_plugin.cli.checkpoints",
     "checkpoint": "slurm_plugin.cli.checkpoint",
     "suspend": "slurm_plugin.cli.suspend",
@@ -24,12 +30,15 @@ _GROUPS = {
     "shell": "slurm_plugin.cli.shell",
     "nodes": "slurm_plugin.cli.nodes",
     "offerings": "slurm_plugin.cli.offerings",
+    "cost": "slurm_plugin.cli.cost",
     "plan": "slurm_plugin.cli.plan",
     "check": "slurm_plugin.cli.check",
     "store": "slurm_plugin.cli.store",
     "render": "slurm_plugin.cli.render",
     "manager": "slurm_plugin.cli.manager",
     "local": "slurm_plugin.cli.local",
+    "completion": "slurm_plugin.cli.completion",
+    "man": "slurm_plugin.cli.man",
 }
 """Command to the module that has it: ``app`` there is a group of commands, else ``command`` is one."""
 
@@ -38,10 +47,16 @@ def start(arguments: Sequence[str]) -> int:
     """Run one command; errors that a user can meet end as one line and their exit code."""
     # Nothing but answers on standard output.
     structlog.configure(
+        processors=[
+            structlog.processors.add_log_level,
+            structlog.dev.ConsoleRenderer(colors=coloured(sys.stderr), pad_event_to=0),
+        ],
         wrapper_class=structlog.make_filtering_bound_logger(logging.WARNING),
         logger_factory=lambda *_: structlog.PrintLogger(sys.stderr),
     )
     try:
+        if VARIABLE in os.environ:
+            return complete(_app)
         result = _app(arguments[0] if arguments else "")(
             args=list(arguments), prog_name="spotburst", standalone_mode=True
         )
@@ -50,14 +65,28 @@ def start(arguments: Sequence[str]) -> int:
             print(f"spotburst: {line}", file=sys.stderr)
         return int(error.exit_code)
     except BrokenPipeError:
+        _let_go_of(sys.stdout)
         return 141
     except SystemExit as leaving:
         return leaving.code if isinstance(leaving.code, int) else int(leaving.code is not None)
+    except KeyboardInterrupt:
+        return 130
     return int(result or 0)
 
 
-def _app(wanted: str) -> typer.Typer:
-    """The command asked for alone, since some take long to import; all of them when none is named."""
+def _let_go_of(stream: TextIO) -> None:
+    """Nobody reads it any more: Python's own flush at the end must not fail."""
+    with contextlib.suppress(OSError, ValueError):
+        os.dup2(os.open(os.devnull, os.O_WRONLY), stream.fileno())
+
+
+def everything() -> typer.Typer:
+    """All commands."""
+    return _app("")
+
+
+def _app(wanted: str | None) -> typer.Typer:
+    """The command asked for alone, since some take long to import; all of them when none is named. None: only names, to be completed."""
     app = typer.Typer(
         name="spotburst",
         help="Cloud spot GPU nodes as a safe place for Slurm jobs.",
@@ -66,20 +95,31 @@ def _app(wanted: str) -> typer.Typer:
         pretty_exceptions_enable=False,
         rich_markup_mode=None,
         context_settings={"help_option_names": ["-h", "--help"]},
+        epilog=epilog(""),
     )
     app.callback()(_options)
-    chosen = {wanted: _GROUPS[wanted]} if wanted in _GROUPS else _GROUPS
+    chosen = {wanted: _GROUPS[wanted]} if wanted is not None and wanted in _GROUPS else _GROUPS
     if len(chosen) > 1:
-        app.command("run", help="Run a program that survives reclaims.")(_elsewhere)
+        app.command("run", cls=RunCommand, help="Run a program that survives reclaims.")(_elsewhere)
         app.command("progress", help="Tell the wrapper how far the program is.")(_elsewhere)
         app.command("agent", help="Watch for notices (a service of each node).")(_elsewhere)
     for name, module in chosen.items():
+        if wanted is None:
+            app.command(name)(lambda: None)
+            continue
         room = import_module(module)
         if hasattr(room, "app"):
-            app.add_typer(room.app, name=name)
+            app.add_typer(_with_examples(room.app, name), name=name, epilog=epilog(name))
         else:
-            app.command(name)(room.command)
+            app.command(name, epilog=epilog(name))(room.command)
     return app
+
+
+def _with_examples(group: typer.Typer, name: str) -> typer.Typer:
+    for info in group.registered_commands:
+        if info.callback is not None:
+            info.epilog = epilog(f"{name} {info.name or info.callback.__name__.replace('_', '-')}")
+    return group
 
 
 def _elsewhere() -> None:

@@ -10,8 +10,8 @@ import typer
 from job_wrapper.errors import SpotburstError
 from job_wrapper.run import asked
 from job_wrapper.store import RunLog
-from job_wrapper.store.io_types import Kind
-from slurm_plugin.cli import output, story
+from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.cli import story
 from slurm_plugin.cli.acting import (
     NotPossible,
     SlurmJobArgument,
@@ -22,7 +22,17 @@ from slurm_plugin.cli.acting import (
     require_running,
     words,
 )
-from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, UriOption, find_run, place, settings
+from slurm_plugin.cli.outcome import Outcome, outcome
+from slurm_plugin.cli.source import (
+    ClusterOption,
+    ConfigOption,
+    EndpointOption,
+    JsonOption,
+    UriOption,
+    find_run,
+    place,
+    settings,
+)
 from slurm_plugin.cli.target import KeptNameOption, WaitOption, seconds, target
 from slurm_plugin.config import Config
 from slurm_plugin.slurm.cli import CliClient
@@ -43,6 +53,7 @@ def command(
     endpoint_url: EndpointOption = None,
     cluster: ClusterOption = None,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """End a job, and say how a new one goes on from its newest checkpoint."""
     patience, known = seconds(timeout), settings(config)
@@ -59,8 +70,11 @@ def command(
     with as_owner(shown):
         client.end(shown.name_id)
     _wait_for_its_end(client, shown)
-    rest = _how_to_go_on(shown, job, name, known, uri, endpoint_url, cluster)
-    output.console().print(f"job {job} is cancelled. {rest}".rstrip())
+    last, run = _newest(shown, job, name, known, uri, endpoint_url, cluster)
+    rest = "" if run is None else story.by_hand(last, run)
+    commit = last.summary.commits[-1] if last is not None and last.summary.commits else None
+    made = (None, None, None) if commit is None else (commit.seq, commit.epoch, commit.step)
+    outcome(json, Outcome(job, "cancelled", f"job {job} is cancelled. {rest}".rstrip(), run, *made))
 
 
 def _wait_for_its_end(client: CliClient, job: Job) -> None:
@@ -75,7 +89,7 @@ def _wait_for_its_end(client: CliClient, job: Job) -> None:
         time.sleep(0.5)
 
 
-def _how_to_go_on(
+def _newest(
     job: Job,
     typed: str,
     name: str | None,
@@ -83,10 +97,11 @@ def _how_to_go_on(
     uri: str | None,
     endpoint_url: str | None,
     cluster: str | None,
-) -> str:
+) -> tuple[Entry | None, str | None]:
+    """The newest entry of its run's log, and the run's path."""
     try:
         where = place(config, uri, endpoint_url, cluster)
         run = find_run(where, typed, name, job)
-        return story.by_hand(RunLog(where.store, run).tail(), run)
+        return RunLog(where.store, run).tail(), run
     except SpotburstError:
-        return ""  # it never reached `spotburst run`, or its store can't be reached from here
+        return None, None  # it never reached `spotburst run`, or its store can't be reached from here

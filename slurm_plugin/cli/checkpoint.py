@@ -6,6 +6,7 @@ from job_wrapper.run import asked
 from job_wrapper.store.io_types import Kind
 from slurm_plugin.cli import output
 from slurm_plugin.cli.acting import SlurmJobArgument, as_owner, commands, find_job, require_running
+from slurm_plugin.cli.outcome import Outcome, outcome
 from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, settings
 from slurm_plugin.cli.target import KeptNameOption, NoWaitOption, WaitOption, at, seconds, target
 
@@ -30,16 +31,11 @@ def command(
     with as_owner(shown):
         client.signal(shown.name_id, asked.SIGNAL.name.removeprefix("SIG"))
     if no_wait:
-        output.console().print(f"job {shown.name_id} was asked: `spotburst checkpoints {job}` shows what it commits")
+        text = f"job {shown.name_id} was asked: `spotburst checkpoints {job}` shows what it commits"
+        outcome(json, Outcome(shown.name_id, "asked", text, wanted.run))
         return
     entry = wanted.wait(Kind.COMMIT, client, patience)
     commit = entry.summary.commits[-1]
-    if json:
-        output.as_json(
-            {"job": shown.name_id, "run": wanted.run, "entry": entry.seq, "epoch": entry.epoch, "step": commit.step}
-        )
-        return
     took = output.duration(entry.body.get("seconds"))
-    output.console().print(
-        f"job {shown.name_id} committed {at(commit)}, epoch {entry.epoch}" + (f", in {took}" if took else "")
-    )
+    text = f"job {shown.name_id} committed {at(commit)}, epoch {entry.epoch}" + (f", in {took}" if took else "")
+    outcome(json, Outcome(shown.name_id, "committed", text, wanted.run, entry.seq, entry.epoch, commit.step))

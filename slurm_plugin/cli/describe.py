@@ -12,6 +12,7 @@ from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
 from slurm_plugin.cli.charges import charged
 from slurm_plugin.cli.considered import considered_for
+from slurm_plugin.cli.job_ids import is_job_id
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.offerings import Row, price_text
 from slurm_plugin.cli.source import (
@@ -51,8 +52,10 @@ def command(
         run = find_run(where, job, name, shown)
         entries = RunLog(where.store, run).entries()
         address = f"{where.store.uri}/{run}"
-    except UsageError:
+    except UsageError as error:
         # A job that waits for the first time has no run yet, and a new cluster's store may have no folder yet.
+        if shown is None and is_job_id(job):
+            raise unknown(job, slurm_error, error) from None
         if shown is None or name is not None or uri is not None:
             raise
     made = attempts(entries)
@@ -116,6 +119,16 @@ def command(
         output.console().print()
     output.lines("Offerings, in the order in which they are asked now", map(_offering, considered))
     output.lines("Timeline", (f"{output.moment(when, tenths=True)}  {text}" for when, text in told))
+
+
+def unknown(job: str, slurm_error: str | None, error: UsageError) -> UsageError:
+    """What is said of a job that Slurm does not show, or can't be asked about, and that has no run. Pure."""
+    if slurm_error is not None:
+        return UsageError(f"{error}. Slurm can't be asked about job {job}: {slurm_error}")
+    return UsageError(
+        f"Slurm does not know job {job}: there is none of that number, or it ended some minutes ago, or others' jobs are hidden here. "
+        f"{error}"
+    )
 
 
 def _cost(whole: Cost, currency: str) -> str | None:

@@ -46,6 +46,7 @@ def delete(
     endpoint_url: EndpointOption = None,
     cluster: ClusterOption = None,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Delete all checkpoints of a job's run.
 
@@ -60,14 +61,21 @@ def delete(
     _refuse_alive(found.config, run, last)
     size = size_of(store, run)
     if is_freed(last) and not size:
-        output.console().print("nothing to delete: its checkpoints are gone already")
+        _deleted(json, run, 0, "nothing to delete: its checkpoints are gone already")
         return
     what = f"all checkpoints of {store.uri}/{run} ({output.size(size)})"
     if last.summary.ended is None:
         what += ", which has not finished and could be gone on with"
     _ask(f"Delete {what}?", yes)
     freed = free(store, run, last, DELETED)
-    output.console().print(f"deleted {output.size(freed)} of {run}")
+    _deleted(json, run, freed, f"deleted {output.size(freed)} of {run}")
+
+
+def _deleted(json: bool, run: str, freed: int, text: str) -> None:
+    if json:
+        output.as_json({"run": run, "size": freed})
+    else:
+        output.console().print(text)
 
 
 def prune(

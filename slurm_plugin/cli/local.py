@@ -9,9 +9,9 @@ from typing import Annotated
 
 import typer
 import yaml
-from rich.console import Console
-from rich.markup import escape
 
+from slurm_plugin.cli import completion, output
+from slurm_plugin.cli.source import JsonOption
 from slurm_plugin.cloud.local.cloud import LocalCloud, from_config
 from slurm_plugin.cloud.provider import Instance, Market
 from slurm_plugin.config import Config, find_config, load_config, parse_duration
@@ -23,12 +23,13 @@ from slurm_plugin.local_cluster.sweep import clusters
 app = typer.Typer(
     name="local", help="A private cluster on this host: try spotburst without a cloud.", no_args_is_help=True
 )
-console = Console(highlight=False, soft_wrap=True)
 
 DEFAULT_FOLDER = Path("/var/lib/spotburst-local")
 
 Folder = Annotated[Path, typer.Argument(metavar="[DIR]", help="Folder of the cluster.", show_default=True)]
-Target = Annotated[str, typer.Argument(metavar="NODE", help="Node name or instance id.")]
+Target = Annotated[
+    str, typer.Argument(metavar="NODE", help="Node name or instance id.", autocompletion=completion.nodes)
+]
 ConfigPath = Annotated[
     Path | None,
     typer.Option(
@@ -67,15 +68,15 @@ def up(
     cluster = LocalCluster(folder, wanted, manager=manager)
     cluster.start()
     names = ", ".join(f"{len(n.node_names)} {n.name}" for n in cluster.config.nodesets)
-    console.print(
-        f"A cluster runs in {escape(str(cluster.root))}: {names} nodes, powered down until a job needs them.\n"
+    output.console().print(f"A cluster runs in {cluster.root!s}: {names} nodes, powered down until a job needs them.\n")
+    output.console().print("In your shell:")
+    output.console().print(f"  export SLURM_CONF={cluster.slurm_conf!s}")
+    output.console().print(f"  export PATH={cluster.environment['PATH'].split(os.pathsep)[0]}:$PATH\n")
+    output.console().print("Then, for example:  sbatch --gres=gpu:1 --wrap 'srun hostname; sleep 600'   sinfo   squeue")
+    output.console().print(
+        "Play the cloud:     spotburst local reclaim spot-1    (or vanish, cut, heal, withdraw, capacity)"
     )
-    console.print("In your shell:")
-    console.print(f"  export SLURM_CONF={escape(str(cluster.slurm_conf))}")
-    console.print(f"  export PATH={escape(cluster.environment['PATH'].split(os.pathsep)[0])}:$PATH\n")
-    console.print("Then, for example:  sbatch --gres=gpu:1 --wrap 'srun hostname; sleep 600'   sinfo   squeue")
-    console.print("Play the cloud:     spotburst local reclaim spot-1    (or vanish, cut, heal, withdraw, capacity)")
-    console.print(f"Stop:               spotburst local down {escape(str(cluster.root))}")
+    output.console().print(f"Stop:               spotburst local down {cluster.root!s}")
 
 
 @app.command()
@@ -91,38 +92,40 @@ def down(
     found = clusters() if everything else [LocalCluster(folder)]
     for cluster in found:
         cluster.stop()
-        console.print(f"Nothing runs in {escape(str(cluster.root))} any more.")
+        output.console().print(f"Nothing runs in {cluster.root!s} any more.")
     if not found:
-        console.print("No private cluster is left on this host.")
+        output.console().print("No private cluster is left on this host.")
 
 
 @app.command()
-def status(config: ConfigPath = None, provider: Provider = None) -> None:
+def status(config: ConfigPath = None, provider: Provider = None, json: JsonOption = False) -> None:
     """Machines of the local cloud, limits and refusals to come."""
     cloud = _cloud(config, provider)
-    moment = time.time()
-    rows = [("NODE", "INSTANCE", "STATE", "OFFERING", "ADDRESS", "AGE", "ENDS IN")]
-    for instance in cloud.instances():
-        ends = instance.deadline if instance.billed else None
-        rows.append(
-            (
-                instance.node,
-                instance.instance_id,
-                instance.state.value,
-                instance.offering_id,
-                instance.address,
-                f"{moment - instance.launched:.0f} s",
-                "" if ends is None else f"{max(0.0, ends - moment):.0f} s",
-            )
-        )
-    widths = [max(map(len, column)) for column in zip(*rows, strict=True)]
-    for row in rows:
-        console.print(escape("  ".join(cell.ljust(width) for cell, width in zip(row, widths, strict=True)).rstrip()))
-    for pool, limit in sorted(cloud.faults().get("limits", {}).items()):
-        console.print(f"capacity of {escape(pool)}: {limit}")
-    for refusal in cloud.faults().get("refusals", []):
+    now, machines, faults = time.time(), cloud.instances(), cloud.faults()
+    if json:
+        limits, refusals = faults.get("limits", {}), faults.get("refusals", [])
+        output.as_json({"machines": list(machines), "limits": limits, "refusals": refusals})
+        return
+    output.table(
+        ("NODE", "INSTANCE", "STATE", "OFFERING", "ADDRESS", "AGE", "ENDS IN"),
+        (
+            [
+                one.node,
+                one.instance_id,
+                one.state.value,
+                one.offering_id,
+                one.address,
+                output.duration(now - one.launched),
+                output.duration(max(0.0, one.deadline - now)) if one.deadline is not None and one.billed else None,
+            ]
+            for one in machines
+        ),
+    )
+    for pool, limit in sorted(faults.get("limits", {}).items()):
+        output.console().print(f"capacity of {pool}: {limit}")
+    for refusal in faults.get("refusals", []):
         times = "every launch" if refusal["times"] < 0 else f"the next {refusal['times']}"
-        console.print(f"to be refused with {refusal['code']}: {times} {escape(refusal['pool'] or 'of any pool')}")
+        output.console().print(f"to be refused with {refusal['code']}: {times} {refusal['pool'] or 'of any pool'}")
 
 
 @app.command()
@@ -139,31 +142,33 @@ def reclaim(
         raise ConfigError(f"--notice: {error}") from None
     instance = _cloud(config, provider).reclaim(node, seconds)
     assert instance.deadline is not None  # noqa: S101 - reclaim sets it
-    console.print(f"{_name(instance)} ends in {instance.deadline - time.time():.0f} s (notice {instance.notice_id})")
+    output.console().print(
+        f"{_name(instance)} ends in {instance.deadline - time.time():.0f} s (notice {instance.notice_id})"
+    )
 
 
 @app.command()
 def withdraw(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
     """Take a reclaim notice back: the node stays."""
-    console.print(f"{_name(_cloud(config, provider).withdraw(node))} stays")
+    output.console().print(f"{_name(_cloud(config, provider).withdraw(node))} stays")
 
 
 @app.command()
 def vanish(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
     """End a node at once, without a notice."""
-    console.print(f"{_name(_cloud(config, provider).vanish(node))} is gone")
+    output.console().print(f"{_name(_cloud(config, provider).vanish(node))} is gone")
 
 
 @app.command()
 def cut(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
     """Cut a node off the network; its processes go on."""
-    console.print(f"{_name(_cloud(config, provider).cut(node))} is off the network")
+    output.console().print(f"{_name(_cloud(config, provider).cut(node))} is off the network")
 
 
 @app.command()
 def heal(node: Target, config: ConfigPath = None, provider: Provider = None) -> None:
     """Put a node back on the network."""
-    console.print(f"{_name(_cloud(config, provider).heal(node))} is on the network")
+    output.console().print(f"{_name(_cloud(config, provider).heal(node))} is on the network")
 
 
 @app.command()
@@ -191,8 +196,8 @@ def capacity(
         raise ConfigError(f"no offering of {cloud.name!r} in burst.yaml is that; there are: {known or 'none'}")
     for pool in chosen:
         cloud.set_capacity(*pool, None if limit == "none" else int(limit))
-        console.print(
-            f"{escape(pool[1])} in {escape(pool[0])} ({pool[2].value}): {'any number' if limit == 'none' else limit}"
+        output.console().print(
+            f"{pool[1]} in {pool[0]} ({pool[2].value}): {'any number' if limit == 'none' else limit}"
         )
 
 

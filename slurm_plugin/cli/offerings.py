@@ -11,7 +11,7 @@ from typing import Annotated, Any
 import typer
 
 from job_wrapper.errors import UsageError
-from slurm_plugin.cli import output
+from slurm_plugin.cli import completion, output
 from slurm_plugin.cli.memory import Remembered, remembered
 from slurm_plugin.cli.source import ConfigOption, JsonOption, needed_settings
 from slurm_plugin.cloud.sizes import MachineSize
@@ -162,8 +162,16 @@ def command(context: typer.Context, config: ConfigOption = None, json: JsonOptio
 
 @app.command("clear")
 def clear(
-    offering: Annotated[str, typer.Argument(metavar="OFFERING", help="As `spotburst offerings` shows it, or `all`.")],
+    offering: Annotated[
+        str,
+        typer.Argument(
+            metavar="OFFERING",
+            help="As `spotburst offerings` shows it, or `all`.",
+            autocompletion=completion.offerings,
+        ),
+    ],
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Let an offering be asked again at once, once what stood against it has been seen to."""
     from slurm_plugin.ledger import Ledger
@@ -179,4 +187,7 @@ def clear(
         cleared = [id_ for id_ in (ids if offering == "all" else [offering]) if ledger.clear_offering(id_)]
     finally:
         ledger.close()
-    print("\n".join(f"{id_}: may be asked again" for id_ in cleared) or "nothing stood against it")
+    if json:
+        output.as_json(cleared)
+    else:
+        print("\n".join(f"{id_}: may be asked again" for id_ in cleared) or "nothing stood against it")

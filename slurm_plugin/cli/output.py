@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import time
 from collections.abc import Iterable, Sequence
 from dataclasses import asdict, is_dataclass
 from enum import Enum
-from typing import Any
+from typing import Any, TextIO
 
 from rich.console import Console
 from rich.table import Table
@@ -30,16 +31,30 @@ _STYLES = {
 }
 
 
+def coloured(stream: TextIO) -> bool:
+    """Whether colours may be written to it: a terminal that can show them, and nobody has said NO_COLOR (no-color.org)."""
+    return _is_terminal(stream) and not os.environ.get("NO_COLOR") and os.environ.get("TERM") != "dumb"
+
+
+def _is_terminal(stream: TextIO) -> bool:
+    try:
+        return stream.isatty()
+    except ValueError:
+        return False  # it is closed
+
+
 def console() -> Console:
-    """Standard output: colours and the terminal's width only where there is a terminal."""
-    plain = not sys.stdout.isatty()
+    """Standard output: colours and the terminal's width only where there is a terminal. FORCE_COLOR and the like make no file a terminal."""
+    terminal = _is_terminal(sys.stdout)
     return Console(
         markup=False,
         emoji=False,
         highlight=False,
         soft_wrap=True,
-        width=_WIDE if plain else None,
-        no_color=plain or None,
+        force_terminal=terminal,
+        force_interactive=False,
+        width=None if terminal else _WIDE,
+        color_system="auto" if coloured(sys.stdout) else None,
     )
 
 

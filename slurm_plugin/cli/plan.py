@@ -11,8 +11,8 @@ import typer
 
 from job_wrapper.durations import seconds_of
 from job_wrapper.errors import UsageError
-from job_wrapper.interval import LONGEST, USUAL_RATES, Interval, Saved
-from slurm_plugin.cli import output
+from job_wrapper.interval import LONGEST, SHORTEST, USUAL_RATES, Interval, Saved
+from slurm_plugin.cli import completion, output
 from slurm_plugin.cli.memory import Remembered, remembered
 from slurm_plugin.cli.offerings import Row, rows
 from slurm_plugin.cli.source import JsonOption, needed_settings
@@ -77,7 +77,11 @@ def command(
     nodes: Annotated[int, typer.Option("--nodes", min=1, help="Machines of the job: one taken back stops all.")] = 1,
     nodeset: Annotated[
         str | None,
-        typer.Option("--nodeset", help="Of burst.yaml: its prices, rates and offerings, where not given here."),
+        typer.Option(
+            "--nodeset",
+            help="Of burst.yaml: its prices, rates and offerings, where not given here.",
+            autocompletion=completion.nodesets,
+        ),
     ] = None,
     reclaims: Annotated[
         float | None, typer.Option("--reclaims-a-day", min=0.0, help="Of one machine (default: as was seen, else 1).")
@@ -215,7 +219,7 @@ def _fallback(found: Fallback, usual: str | None) -> str:
 def _intervals(given: list[str] | None) -> list[float]:
     found = [_seconds(text) for text in given] if given else list(SHOWN)
     for seconds in found:
-        if not 0 < seconds <= LONGEST:
+        if not SHORTEST <= seconds <= LONGEST:
             raise UsageError(f"--interval {seconds:g}: write from 1m to 6h")
     return found
 

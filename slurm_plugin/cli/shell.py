@@ -11,6 +11,7 @@ from typing import Annotated
 import typer
 
 from job_wrapper.errors import UsageError
+from slurm_plugin.cli import completion
 from slurm_plugin.cli.acting import NotPossible, SlurmJobArgument, commands, find_job, require_running
 from slurm_plugin.cli.source import ConfigOption, settings
 from slurm_plugin.slurm.command import environment
@@ -57,7 +58,10 @@ def command(
         list[str] | None,
         typer.Argument(metavar="[-- COMMAND ...]", help="Run this instead of a shell.", show_default=False),
     ] = None,
-    node: Annotated[str | None, typer.Option("--node", help="Which of the job's nodes; else its first.")] = None,
+    node: Annotated[
+        str | None,
+        typer.Option("--node", help="Which of the job's nodes; else its first.", autocompletion=completion.nodes),
+    ] = None,
     config: ConfigOption = None,
 ) -> None:
     """Open a shell on a running job's node, in its program's environment and folder.

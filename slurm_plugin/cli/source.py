@@ -3,10 +3,9 @@
 from __future__ import annotations
 
 import os
-import re
 import sqlite3
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Annotated
 from urllib.parse import unquote, urlsplit
@@ -19,6 +18,8 @@ from job_wrapper.run.identity import LOCAL
 from job_wrapper.store import RunLog, find_runs, open_store, run_path
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.shown import without_end
+from slurm_plugin.cli import completion
+from slurm_plugin.cli.job_ids import holds, instead_of, is_job_id
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger_records import Event
@@ -27,10 +28,13 @@ from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.connect import connect
 from slurm_plugin.slurm.records import Job
 
-_JOB = re.compile(r"\d+(_\d+)?(\+\d+)?\Z")
-
 JobArgument = Annotated[
-    str, typer.Argument(metavar="JOB", help="Job id as Slurm shows it (123, 123_4), or the name given with --run.")
+    str,
+    typer.Argument(
+        metavar="JOB",
+        help="Job id as Slurm shows it (123, 123_4, 123+1), or the name given with --run.",
+        autocompletion=completion.jobs,
+    ),
 ]
 NameOption = Annotated[
     str | None, typer.Option("--name", help="Which of the job's wrapped programs; needed only where there are several.")
@@ -112,14 +116,21 @@ def slurm_job(config: Config | None, job: str) -> tuple[Job | None, str | None]:
         jobs = slurm_client(config).jobs()
     except (SlurmUnavailable, SlurmRefused, ConfigError) as error:
         return None, str(error)
-    return next((j for j in jobs if job in (j.name_id, str(j.job_id))), None), None
+    shown = next((j for j in jobs if job in (j.name_id, str(j.job_id))), None)
+    if shown is None:
+        shown = next((replace(j, name_id=job) for j in jobs if holds(j.name_id, job)), None)
+    return shown, None
 
 
 def find_run(where: Place, job: str, name: str | None, shown: Job | None = None) -> str:
     """The path of the run that JOB and ``--name`` mean. Raises ``UsageError`` that says what there is instead."""
-    if not _JOB.match(job):
-        return _existing(where, job, name)
-    ids = [job, shown.name_id] if shown is not None and shown.name_id != job and _JOB.match(shown.name_id) else [job]
+    if not is_job_id(job):
+        told = instead_of(job)
+        try:
+            return _existing(where, job, name)
+        except UsageError as error:
+            raise (error if told is None else UsageError(told)) from None
+    ids = [job, shown.name_id] if shown is not None and shown.name_id != job and is_job_id(shown.name_id) else [job]
     for job_id in ids:
         runs = find_runs(where.store, where.cluster, job_id.partition("+")[0])
         named = [r for r in runs if r.rpartition("/")[2] == name] if name else runs
@@ -174,7 +185,7 @@ def open_run(
 def _existing(where: Place, job: str, name: str | None) -> str:
     run = run_path(where.cluster, job, name or "main")
     found = bool(RunLog(where.store, run).seqs())
-    if not found and not where.given and not _JOB.match(job):
+    if not found and not where.given and not is_job_id(job):
         outside = run_path(LOCAL, job, name or "main")
         if RunLog(where.store, outside).seqs():
             return outside

@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from job_wrapper.comments import OURS
-from job_wrapper.interval import Interval
+from job_wrapper.interval import UNMEASURED, Interval
 from job_wrapper.run.asked import ASKED
 from job_wrapper.run.identity import LOCAL
 from job_wrapper.store.freeing import DELETED, is_freed
@@ -36,9 +36,9 @@ _WAITS = {
     "Priority": "waits behind jobs of higher priority",
     "Dependency": "waits for another job",
     "BadConstraints": "can't be scheduled as it asks (BadConstraints): see `scontrol show job`",
-    "JobHeldUser": "is held: scontrol release lets it go on",
+    "JobHeldUser": "is held: `spotburst resume` (or scontrol release) lets it go on",
     "JobHeldAdmin": "is held by an administrator",
-    "job_requeued_in_held_state": "was requeued and held: scontrol release lets it go on",
+    "job_requeued_in_held_state": "was requeued and held: `spotburst resume` (or scontrol release) lets it go on",
     "JobHoldMaxRequeue": "is held by Slurm after too many failed launches: scontrol release lets it go on",
     "launch_failed_requeued_held": "is held by Slurm after a failed launch: scontrol release lets it go on",
 }
@@ -58,8 +58,18 @@ def interval(entries: Sequence[Entry]) -> Interval | None:
     for entry in reversed(entries):
         told = entry.body.get("interval")
         if isinstance(told, dict) and isinstance(told.get("seconds"), int | float):
-            return Interval(float(told["seconds"]), str(told.get("why") or "no reason given"))
+            why = str(told.get("why") or "no reason given")
+            return Interval(float(told["seconds"]), why.replace(UNMEASURED, _measured(entry)))
     return None
+
+
+def _measured(entry: Entry) -> str:
+    """An entry is written before its own save has been measured: in place of "no save measured yet"."""
+    if entry.body.get("urgent") or entry.body.get("requested_at") is None:
+        return "no save measured yet: urgent ones, and those that the program makes by itself, tell nothing of the next"
+    seconds = entry.body.get("seconds")
+    took = f", which took {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    return f"up to the attempt's first save{took}; what comes after goes by that, and the next checkpoint tells it"
 
 
 def timeline(entries: Sequence[Entry]) -> list[tuple[float, str]]:
@@ -202,8 +212,12 @@ def _running(job: Job, last: Entry | None) -> str:
         return f"is being preempted since {moment(job.preempt_time)}: commits, and comes back on other capacity"
     if last is None:
         return "runs, and has not reached `spotburst run` yet, or keeps its checkpoints elsewhere (then give --uri)"
+    if last.kind in (Kind.INTERRUPTED, Kind.SUSPENDED) and last.writer.restart_count < job.restart_count:
+        return "its next attempt has begun, and has not reached `spotburst run` yet"
     if last.kind is Kind.INTERRUPTED:
         return f"is being brought back: {last.body.get('reason', '')}"
+    if last.kind is Kind.SUSPENDED:
+        return "is being suspended: its nodes are free in a moment"
     if job.priority == 0 and job.reason.startswith("JobHeld"):
         return f"is held once it is requeued (scontrol hold): `spotburst resume {job.name_id}` takes that back"
     return "runs on; commits at its interval, and at once when its capacity is taken away"
@@ -211,11 +225,11 @@ def _running(job: Job, last: Entry | None) -> str:
 
 def _pending(job: Job, last: Entry | None, now: float | None) -> str:
     if job.priority == 0 and last is not None and last.kind is Kind.SUSPENDED:
-        return f"is suspended: `spotburst resume {job.name_id}` lets it go on"
+        return f"is suspended: `spotburst resume {job.name_id}` (or scontrol release) lets it go on"
     if job.reason == "BeginTime" and job.eligible_time > (time.time() if now is None else now):
         return f"{_WAITS['BeginTime']} (set to {moment(job.eligible_time)})"
     if job.priority == 0 and not job.reason.startswith(("JobHeld", "job_requeued", "JobHold", "launch_failed")):
-        return "is held: scontrol release lets it go on"
+        return f"is held: `spotburst resume {job.name_id}` (or scontrol release) lets it go on"
     return _WAITS.get(job.reason.replace(" ", "_"), f"waits for Slurm to start it: {job.reason or 'no reason given'}")
 
 

@@ -7,10 +7,10 @@ import time
 
 from job_wrapper.errors import CheckpointFailed, SpotburstError
 from job_wrapper.run import asked
-from job_wrapper.store.io_types import Kind
-from slurm_plugin.cli import output
+from job_wrapper.store.io_types import CommitRef, Kind
 from slurm_plugin.cli.acting import NotPossible, SlurmJobArgument, as_owner, commands, find_job, require_running
-from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, UriOption, settings
+from slurm_plugin.cli.outcome import Outcome, outcome
+from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, settings
 from slurm_plugin.cli.target import KeptNameOption, NoAnswer, NoWaitOption, Target, WaitOption, at, seconds, target
 from slurm_plugin.slurm.cli import CliClient
 
@@ -27,19 +27,25 @@ def command(
     endpoint_url: EndpointOption = None,
     cluster: ClusterOption = None,
     config: ConfigOption = None,
+    json: JsonOption = False,
 ) -> None:
     """Have a job commit a checkpoint, and hold it: its nodes are free until `spotburst resume`."""
     patience, known = seconds(timeout), settings(config)
     client = commands(known)
     shown = find_job(client.jobs(), job)
-    say, back = output.console().print, f"`spotburst resume {job}` lets it go on"
+    back = f"`spotburst resume {job}` lets it go on"
+
+    def say(word: str, text: str, commit: CommitRef | None = None, run: str | None = None) -> None:
+        made = (None, None, None) if commit is None else (commit.seq, commit.epoch, commit.step)
+        outcome(json, Outcome(job, word, text, run, *made))
+
     if shown.has("PENDING") and not shown.has("COMPLETING"):
         if shown.priority == 0:
-            say(f"job {job} is held already; {back}")
+            say("unchanged", f"job {job} is held already; {back}")
             return
         with as_owner(shown):
             client.hold(shown.name_id)
-        say(f"job {job} was waiting, and is held now; {back}")
+        say("held", f"job {job} was waiting, and is held now; {back}")
         return
     require_running(shown, "there is nothing to suspend")
     if not shown.batch or not shown.requeue:
@@ -57,7 +63,7 @@ def command(
             _take_back(client, shown.name_id)
             raise
     if no_wait:
-        say(f"job {job} was asked: it is held once its checkpoint is committed; {back}")
+        say("asked", f"job {job} was asked: it is held once its checkpoint is committed; {back}", run=wanted.run)
         return
     try:
         entry = wanted.wait(Kind.SUSPENDED, client, patience)
@@ -69,13 +75,11 @@ def command(
     except NotPossible:
         if not _held(client, wanted):
             raise
-        say(f"job {job} was interrupted at the same moment, and is held; {back}")
+        say("interrupted", f"job {job} was interrupted at the same moment, and is held; {back}", run=wanted.run)
         return
-    newest = at(entry.summary.commits[-1] if entry.summary.commits else None)
-    freed = _wait_until_held(client, wanted)
-    say(
-        f"job {job} is suspended at {newest}{'; its nodes are free' if freed else ', and its last processes are ending'}. {back}"
-    )
+    newest = entry.summary.commits[-1] if entry.summary.commits else None
+    freed = "; its nodes are free" if _wait_until_held(client, wanted) else ", and its last processes are ending"
+    say("suspended", f"job {job} is suspended at {at(newest)}{freed}. {back}", newest, wanted.run)
 
 
 def _take_back(client: CliClient, job_id: str) -> None:

@@ -240,12 +240,18 @@ def test_what_can_not_be_done_is_said_and_leaves_the_job_as_it_was(site: Site) -
     refused("checkpoint", array, "is an array: say which task", f"{array}_1")
     refused("checkpoint", waiting, "JobHeldUser", "no program to ask")
     refused("suspend", stays, "--no-requeue", "cancel")
-    refused("resume", stays, "there is nothing to resume")
+    said = site.spotburst("resume", stays)
+    assert (said.code, "there is nothing to resume" in said.out) == (0, True), said.out
     for job, why in ((nothing, "no Checkpointer"), (large, "max-size")):
         refused("checkpoint", job, "no checkpoint was made", why)
         refused("suspend", job, "no checkpoint was made", why)
         assert site.job(job).running
         assert site.job(job).priority > 0, "or its next requeue would leave it held"
+    refusals = site.output(large).count("in vain")
+    said = site.spotburst("suspend", large, "--no-wait")
+    assert (said.code, f"job {large} was asked" in said.out) == (0, True), said.out
+    site.cluster.wait_for(lambda: site.output(large).count("in vain") > refusals, 30, "the refusal")
+    site.cluster.wait_for(lambda: site.job(large).priority > 0, 30, "the mark taken back, though nobody waited")
     said = site.spotburst("checkpoint", f"{array}_1")
     assert (said.code, f"job {array}_1 committed entry 1" in said.out) == (0, True), said.out
     store = Path(site.cluster.root / "checkpoints")

@@ -13,7 +13,7 @@ from job_wrapper.run.asked import HEARS, put_answer, read_answers
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import Kind
 from slurm_plugin.cli.acting import NotPossible, as_owner, find_job, over, require_running
-from slurm_plugin.cli.resume import nothing_to_resume
+from slurm_plugin.cli.resume import can_not_be_resumed, nothing_to_resume
 from slurm_plugin.cli.source import Place
 from slurm_plugin.cli.target import NoAnswer, Target, can_not_be_asked
 from slurm_plugin.errors import SlurmRefused
@@ -46,6 +46,14 @@ def test_a_job_as_its_user_writes_it(wanted: str, found: str) -> None:
         ("12 --all", UsageError, "is not a job id"),
         ("train", UsageError, "is not a job id"),
         ("-1", UsageError, "is not a job id"),
+        ("12.0", UsageError, "12.0 is a step: name its job, 12"),
+        ("50_1.batch", UsageError, "is a step: name its job, 50_1"),
+        ("50_[1-3]", UsageError, "is several tasks: name one of them, such as 50_1"),
+        ("50_1-3", UsageError, "is several tasks"),
+        ("12,9", UsageError, "is several jobs: name one at a time, such as 12"),
+        ("JobId=12", UsageError, "leave out JobId=, and write 12"),
+        ("JobId=x", UsageError, "leave out JobId=$"),
+        ("\u0661\u0662", UsageError, "is not a job id"),
     ],
 )
 def test_what_is_no_job_is_told(wanted: str, error: type[SpotburstError], words: str) -> None:
@@ -80,13 +88,20 @@ def test_one_that_is_requeued_is_not_over() -> None:
         (job(priority=0), None),
         (job("PENDING", reason="Resources"), "is not held, it waits"),
         (job(), "nothing to resume"),
-        (job("FAILED", priority=0), "a new job goes on"),
-        (job("SUSPENDED", priority=0), "scontrol resume"),
     ],
 )
-def test_what_can_be_resumed(shown: Job, words: str | None) -> None:
+def test_what_is_held_is_resumed_and_what_is_not_is_told(shown: Job, words: str | None) -> None:
+    assert can_not_be_resumed(shown) is None, "resumed or released twice is no error"
     why = nothing_to_resume(shown)
     assert why is None if words is None else why is not None and words in why
+
+
+@pytest.mark.parametrize(
+    ("shown", "words"),
+    [(job("FAILED", priority=0), "a new job goes on"), (job("SUSPENDED", priority=0), "scontrol resume")],
+)
+def test_what_can_not_be_resumed(shown: Job, words: str) -> None:
+    assert words in (can_not_be_resumed(shown) or "")
 
 
 @pytest.mark.parametrize(

@@ -23,6 +23,9 @@ def test_the_published_example(spotburst: Spotburst) -> None:
     assert (lines[None]["lost"], lines[None]["total"]) == (156.0, 364.0)
     assert (lines[3600.0]["lost"], lines[3600.0]["total"]) == (10.4, 218.4)
     assert (lines[1800.0]["most"], lines[900.0]["most"]) == (10.4, 5.2)
+    # 7.5 h is a whole number of half and quarter hours: a save that is due at that very moment is not made.
+    assert (lines[1800.0]["lost"], lines[900.0]["lost"]) == (10.4, 5.2)
+    assert (lines[1800.0]["total"], lines[900.0]["total"]) == (218.4, 213.2)
     assert found["work"]["undisturbed"] == 208.0
     out = spotburst(*EXAMPLE).out
     for figure in ("364.00", "156.00", "218.40", "10.40", "5.20", "give --on-demand-price"):
@@ -78,6 +81,7 @@ def test_from_burst_yaml(site: Site, spotburst: Spotburst) -> None:
         (["--hours", "10", "--nodeset", "spot"], "no price of local/local/default/small/spot is known: give --price"),
         (["--hours", "10", "--price", "1", "--reclaimed-at", "11"], "after the end, which is at 10 hours"),
         (["--hours", "10", "--price", "1", "--interval", "7h"], "write from 1m to 6h"),
+        (["--hours", "10", "--price", "1", "--interval", "59s"], "write from 1m to 6h"),
         (["--hours", "10", "--price", "1", "--save-time", "soon"], "'soon' is not a duration"),
         (["--price", "1"], "--hours"),
     ],

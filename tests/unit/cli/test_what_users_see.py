@@ -72,12 +72,17 @@ def test_of_a_run_that_another_job_goes_on_with_the_first_one_claims_nothing(sit
 def test_a_suspended_run_says_how_it_goes_on_and_is_no_recovery(site: Site) -> None:
     claim = site.claim("7")
     site.commit(claim, 10, b"a")
+    begun = claim.entry
     entry = claim.suspended()
     assert story.outlook(job("PENDING", reason="JobHeldUser"), None, [entry], claim.run) == (
-        "is suspended: `spotburst resume 7` lets it go on"
+        "is suspended: `spotburst resume 7` (or scontrol release) lets it go on"
     )
-    running = story.outlook(job("RUNNING", reason="JobHeldUser"), None, [claim.entry], claim.run)
-    assert running != story.outlook(job("RUNNING", priority=5), None, [claim.entry], claim.run)
+    let_go = job("PENDING", reason="Priority", priority=5, restart_count=1)
+    assert story.outlook(let_go, None, [entry], claim.run) == "waits behind jobs of higher priority", "by whichever way"
+    again = story.outlook(job("RUNNING", priority=5, restart_count=1), None, [entry], claim.run)
+    assert again == "its next attempt has begun, and has not reached `spotburst run` yet"
+    running = story.outlook(job("RUNNING", reason="JobHeldUser"), None, [begun], claim.run)
+    assert running != story.outlook(job("RUNNING", priority=5), None, [begun], claim.run)
     for restart in (1, 2, 3):
         claim = site.claim("7", restart)
         assert (claim.entry.summary.recoveries, claim.entry.summary.barren) == (0, 0)

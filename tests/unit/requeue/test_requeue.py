@@ -90,6 +90,7 @@ def tail(kind: Kind = Kind.COMMIT, **changes: Any) -> RunTail:
         # R1: refused at its start, its credential revoked
         ({"exit_code": 1, "end_time": 1001}, [tail(restart_count=0)], Requeue),
         ({"exit_code": 1, "end_time": 1001}, [tail(Kind.INTERRUPTED, restart_count=0)], Requeue),
+        ({"exit_code": 1, "end_time": 1001}, [tail(Kind.SUSPENDED, restart_count=0)], Requeue),
         ({"exit_code": 1, "end_time": 1001}, [tail(Kind.END, restart_count=0)], Continue),
         ({"exit_code": 1, "end_time": 1100}, [tail(restart_count=0)], Continue),
         ({"exit_code": 1, "end_time": 1001, "restart_count": 0}, [tail(restart_count=0, job_id="13")], Continue),

@@ -74,6 +74,7 @@ def test_a_program_that_can_not_save_is_not_suspended_and_whoever_asked_is_told_
         assert "out of space" in told.error
         assert d.machine.interruption is None
         assert d.took(ev.WriteSuspended) == []
+        assert len(d.took(ev.Unhold)) == (view is MARKED), "nobody need be there to take the mark back"
 
 
 def test_a_commit_that_fails_is_told_and_a_later_one_stops_nothing() -> None:
