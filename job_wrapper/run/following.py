@@ -49,7 +49,8 @@ class Following(Leaving):
         self._head = ev.HeadSeen()
         self._looking = False
         self._look_at: float | None = None
-        self._stopped = False
+        self._stopped: float | None = None
+        """When its program was told to end."""
         self._told_end = False
 
     def on(self, event: ev.Event, now: float) -> Actions:
@@ -68,7 +69,7 @@ class Following(Leaving):
         if self.phase is Phase.LEAVING:
             times += [self._write_by, self._since + STOP_WAIT]
         elif interruption is not None:
-            times.append(_backstop(interruption))
+            times += [_backstop(interruption), None if self._stopped is None else self._stopped + STOP_WAIT]
         if self.phase is Phase.FINISHING:
             times += [self._since + VERDICT_WAIT, self._since + self._hold]
         return min((t for t in times if t is not None and t > self._now), default=None)
@@ -192,14 +193,19 @@ class Following(Leaving):
 
     def _wait_for_rank_0(self, interruption: Interruption, now: float) -> Actions:
         """The attempt ends, by rank 0's doing or Slurm's."""
-        slurm_ends_it = interruption.verdict is Verdict.LEAVE
-        if slurm_ends_it and (self._head.leaving or self.phase is not Phase.RUNNING):
+        leaves = interruption.verdict is Verdict.LEAVE
+        nobody_requeues = leaves and interruption.code == ExitCode.PREEMPTED  # --on-interruption fail
+        if leaves and not nobody_requeues and (self._head.leaving or self.phase is not Phase.RUNNING):
             return self._over(interruption.code)
+        if nobody_requeues and self._head.ended and self._program_over(now):
+            # Not before: an exit code of its own may take the step with it, and rank 0's commit.
+            ended = None if self._exit is None else judge_exit(self._exit.status, self._exit.oom)
+            return self._over(0 if ended is not None and ended.code == 0 else interruption.code)
         if now >= _backstop(interruption):
             return self._leave(now)
-        if self._head.leaving and not self._stopped:
+        if self._head.leaving and self._stopped is None:
             # What rank 0 could save is saved. It requeues now, and Slurm then ends this task.
-            self._stopped = True
+            self._stopped = now
             return [ev.Stop()]
         return [] if self._head.leaving or self.phase is Phase.STARTING else self._look(now)
 
@@ -227,6 +233,9 @@ class Following(Leaving):
         return told + self._look(now)
 
     # Small parts
+
+    def _program_over(self, now: float) -> bool:
+        return self._exit is not None or (self._stopped is not None and now >= self._stopped + STOP_WAIT)
 
     @property
     def _hold(self) -> float:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import signal
 
-from job_wrapper.errors import NodeLost
+from job_wrapper.errors import CheckpointFailed, NodeLost, RestoreFailed
 from job_wrapper.run import events as ev
 from job_wrapper.run.desk import Actions
 from job_wrapper.run.leaving import Leaving
@@ -16,6 +16,8 @@ from job_wrapper.run.rules import KILLED, OUT_OF_MEMORY, PROGRAM_FAILED, Finishe
 
 WHOLE_FOR = 30.0
 """Seconds for which an answered call stands."""
+FOR_ANOTHER = (PROGRAM_FAILED, CheckpointFailed.reason, RestoreFailed.reason)
+"""How a program ends whose ranks wait in vain for one that is lost: saving and restoring are done together, too."""
 CALL_BOUND = 140.0
 """Seconds for which the outcome of a call is waited for, whatever keeps it: `gang` gives a call up sooner, unless the store hangs."""
 
@@ -83,7 +85,7 @@ class Peers(Leaving):
 
     def _call_first(self, finished: Finished | None, now: float) -> Actions | None:
         """The program here has ended. None: what that means does not depend on the other nodes, or they have answered."""
-        asks = self.rules.peers and finished is not None and finished.reason == PROGRAM_FAILED and not self._ends_here
+        asks = self.rules.peers and finished is not None and finished.reason in FOR_ANOTHER and not self._ends_here
         if not asks or (self._whole_until is not None and now <= self._whole_until):
             return None
         if self._call_by is not None and now >= self._call_by:
@@ -99,7 +101,7 @@ class Peers(Leaving):
     def _cause(self, finished: Finished) -> Finished:
         """Ranks fail for the one that ran out of memory: that is what its user can do something about."""
         first = self._peer_failed
-        if first is not None and first.reason == OUT_OF_MEMORY and finished.reason == PROGRAM_FAILED:
+        if first is not None and first.reason == OUT_OF_MEMORY and finished.reason in FOR_ANOTHER:
             return Finished(finished.code, OUT_OF_MEMORY)
         return finished
 

@@ -31,14 +31,15 @@ CALL = 20.0
 class World:
     """One job of several nodes with a rank each: a log, a Slurm, programs that depend on each other, and time."""
 
-    def __init__(self, ranks: int, seed: int) -> None:
+    def __init__(self, ranks: int, seed: int, requeue: bool = True) -> None:
+        self.brings_back = requeue
         self.dice = random.Random(seed)
         self.now = 1000.0
         self._queue: list[tuple[float, int, int, Any]] = []
         self._order = itertools.count()
         self.machines: list[Machine | Following] = [
-            Machine(Rules(peers=True)),
-            *(Following(Rules(peers=True, commits=False)) for _ in range(ranks - 1)),
+            Machine(Rules(peers=True, requeue=requeue)),
+            *(Following(Rules(peers=True, commits=False, requeue=requeue)) for _ in range(ranks - 1)),
         ]
         self.alive = [True] * ranks
         self.program = ["running"] * ranks
@@ -128,8 +129,16 @@ class World:
         elif isinstance(action, (ev.Stop, ev.Exit)):
             self.stopped(rank)
             if isinstance(action, ev.Exit):
+                self.takes_the_step_with_it(rank, action.code)
                 self.program[rank] = "gone"
                 self.codes[rank] = action.code
+
+    def takes_the_step_with_it(self, rank: int, code: int) -> None:
+        """``srun --kill-on-bad-exit``: a task that ends with a failure ends all others at once."""
+        if rank == 0 or code == 0 or self.job != "RUNNING" or not self.alive[0] or self.machines[0].phase is Phase.OVER:
+            return
+        time_is_up = self.deadline is not None and self.now >= self.deadline - 5.0
+        assert self.head.ended or self.released or time_is_up, f"rank {rank} ends rank 0 with {code}"
 
     def stopped(self, rank: int) -> None:
         """The wrapper ends its program."""
@@ -168,7 +177,8 @@ class World:
         self.alive[rank] = False
         self.lost = True
         for other in range(len(self.machines)):
-            self.later(other, ev.Exited(1), 0.1, 100.0)
+            # 87: it noticed while it saved.
+            self.later(other, ev.Exited(self.dice.choice([1, 87])), 0.1, 100.0)
         self.later(0, self.set_down, 60.0, 70.0)
 
     def requeued_by_user(self, rank: int) -> None:
@@ -197,18 +207,24 @@ HAPPENINGS = st.lists(
 
 
 @settings(max_examples=300, deadline=None)
-@given(ranks=st.integers(2, 3), seed=st.integers(0, 1 << 30), happenings=HAPPENINGS)
+@given(ranks=st.integers(2, 3), seed=st.integers(0, 1 << 30), happenings=HAPPENINGS, requeue=st.booleans())
 def test_all_ranks_leave_together_whatever_happens(
-    ranks: int, seed: int, happenings: list[tuple[str, int, float]]
+    ranks: int, seed: int, happenings: list[tuple[str, int, float]], requeue: bool
 ) -> None:
-    world = World(ranks, seed)
+    """``requeue``: or ``--on-interruption fail`` was given."""
+    world = World(ranks, seed, requeue)
     for what, rank, pause in happenings:
         world.run(world.now + pause)
         getattr(world, what)(rank % ranks)
     world.run(world.now + 400.0)
     for rank, machine in enumerate(world.machines):
         assert not world.alive[rank] or machine.phase is Phase.OVER, f"rank {rank} stays"
-    assert world.requeues <= 1
+    assert world.requeues <= (1 if requeue else 0)
+    if not requeue:
+        assert world.ends or world.job != "RUNNING" or not world.alive[0], "it ends, and says so"
+        for end in world.ends:
+            assert world.failed or end.reason in ("Preempted", "NodeLost")
+        return
     assert len(world.ends) <= 1
     if world.ends:
         assert world.failed and world.ends[0].code == 1, "only a program that failed by itself ends the run"

@@ -5,6 +5,8 @@ from __future__ import annotations
 import signal
 from pathlib import Path
 
+import pytest
+
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
@@ -50,6 +52,18 @@ def test_a_failure_after_all_nodes_have_answered_is_the_programs_own_for_a_while
     late(ev.PeerEnded(1, "n2", 1, "ProgramFailed"))
     late(ev.RollCalled())
     assert kinds(late(ev.Exited(1), 5000.0)) == ["CallRoll"], "much may have happened since"
+
+
+@pytest.mark.parametrize("code", [1, ExitCode.CHECKPOINT_FAILED, ExitCode.RESTORE_FAILED])
+def test_a_save_or_a_restore_that_fails_may_have_failed_for_a_lost_node(code: int) -> None:
+    for missing, ends in ((), ["WriteEnd"]), (("n2",), ["WriteInterrupted"]):
+        d = Drive(peers=True)
+        assert kinds(d(ev.Exited(code))) == ["CallRoll"]
+        assert [k for k in kinds(d(ev.RollCalled(missing))) if k.startswith("Write")] == ends
+    alone = Drive()
+    assert kinds(alone(ev.Exited(code))) == ["WriteEnd"]
+    own = Drive(peers=True)
+    assert kinds(own(ev.Exited(ExitCode.CONFIG_CHANGED))) == ["WriteEnd"], "no other node can be to blame for that"
 
 
 def test_a_notice_while_the_nodes_are_called_brings_the_job_back() -> None:
