@@ -64,15 +64,14 @@ from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState
 from slurm_plugin.placement import SHORT_WAIT, describe
 from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, NOTHING_TO_BUY, REFUSED, Phase, down, to_be_recovered
+from slurm_plugin.reconcile.gangs import gang, gathers, waiting, whose
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.reconcile.zones import Bound, bound_of
-from slurm_plugin.slurm.records import Job, Node
+from slurm_plugin.slurm.records import Node
 
 REPEAT_ASKING = 5.0
 """Seconds after which a launch whose answer is unknown is asked again."""
-GATHER = 30.0
-"""Seconds after a job got its nodes in which those that can be made wait for those that can't yet."""
 STRANDED = 10.0
 """Seconds for which a node must be off while a job runs on it by Slurm's records; two answers of one moment may differ.
 
@@ -283,24 +282,24 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
             and index.known(current.provider)
             and view.now >= max(current.retry_at, current.tried + (0.0 if current.retry_at else REPEAT_ASKING))
         ):
-            pins = bound_of(view, index, _whose(view, index, name), name).pins(view, (current.offering_id,))
-            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, _gang(view, index, name), pins=pins)
+            pins = bound_of(view, index, whose(view, index, name), name).pins(view, (current.offering_id,))
+            yield Launch(name, nodeset, (current.offering_id,), current.launch_id, gang(view, index, name), pins=pins)
         return
     if not index.name_is_free(name):
         return
     if node.address == name:
         yield SetAddress(name, NOWHERE)
-    waiting = _waiting(view, index, name)
-    job = waiting[0] if waiting else None
+    waiters = waiting(view, index, name)
+    job = waiters[0] if waiters else None
     offers = index.offers.of(nodeset, job)
     bound = bound_of(view, index, job, name)
     allowed = bound.allowed(view, offers.ready)
     if allowed:
-        if bound.unknown or _gathers(view, index, job):
+        if bound.unknown or gathers(view, index, name):
             return
         passed = tuple(f"{c.offering_id} passed over, {c.kind.value}: {c.why}" for c in offers.passed)
         passed += tuple(f"{i} passed over, elsewhere: {_elsewhere(bound)}" for i in offers.ready if i not in allowed)
-        yield Launch(name, nodeset, allowed, None, _gang(view, index, name), passed, bound.pins(view, allowed))
+        yield Launch(name, nodeset, allowed, None, gang(view, index, name), passed, bound.pins(view, allowed))
         return
     if all(p in view.silent_providers for p in view.policy.nodesets[nodeset].providers):
         return
@@ -312,48 +311,14 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         offers.ready
     ):  # though not where the job's other machines are; they are given up, and the job is bought for as a whole
         text, what = f"no capacity where {_elsewhere(bound)}", NO_CAPACITY
-    for job in waiting:
+    for job in waiters:
         yield WaitBegins(job.job_id)
         yield Report(job.job_id, f"nothing-to-buy:{job.restart_count}", f"{what.removeprefix(OURS)}: {name}: {text}")
     yield SetDown(name, f"{what}: {offers.passed[0].offering_id if offers.passed else nodeset}")
 
 
-def _waiting(view: View, index: Index, name: str) -> tuple[Job, ...]:
-    """Whom the node is for: the jobs on it, and those that it is prepared for."""
-    comes_back = [index.job[r.job_id] for r in view.replacements if r.node == name and r.job_id in index.job]
-    return (*index.jobs_on.get(name, ()), *comes_back)
-
-
-def _whose(view: View, index: Index, name: str) -> Job | None:
-    return next(iter(_waiting(view, index, name)), None)
-
-
 def _elsewhere(bound: Bound) -> str:
     return f"the job's other machines are ({bound.words()}), and placement.across_zones is false"
-
-
-def _gathers(view: View, index: Index, job: Job | None) -> bool:
-    """Whether a node of the job is about to need a machine too: all that it needs are asked for in one call, so that they come all or not at all."""
-    if job is None or len(job.nodes) < 2 or not job.start_time or view.now - job.start_time > GATHER:
-        return False
-    for name in job.nodes:
-        phase, node = index.phase(name), index.node(name)
-        if node is None or down(node) or name not in view.policy.nodeset_of:
-            continue
-        if phase in (Phase.ASKED_UP, Phase.OFF, Phase.GOING_OFF):
-            return True
-        if phase is Phase.COMING_UP and index.current(name) is None and not index.name_is_free(name):
-            return True
-    return False
-
-
-def _gang(view: View, index: Index, node: str) -> str | None:
-    """Machines of one job of several nodes come all or not at all, those that are prepared for it too."""
-    on = next((job for job in index.jobs_on.get(node, ()) if len(job.nodes) > 1), None)
-    if on is not None:
-        return f"job-{on.job_id}-{on.restart_count}"
-    job = _whose(view, index, node)
-    return f"job-{job.job_id}-{job.restart_count}-ahead" if job is not None and job.node_count > 1 else None
 
 
 # --- slurmctld's requests ---------------------------------------------------------------------------------------------

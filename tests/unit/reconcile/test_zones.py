@@ -13,7 +13,7 @@ from slurm_plugin.cloud.provider import InstanceState, Offering
 from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, Counter, IntentState, Replacement, SeenJob
 from slurm_plugin.placement import Knowledge, OfferingState, Rules
 from slurm_plugin.reconcile import Policy, decide
-from slurm_plugin.reconcile.machines import GATHER
+from slurm_plugin.reconcile.gangs import GATHER
 from tests.unit.reconcile.views import NOW, A, B, intent, job, machine, node, policy, view, waiting
 
 COMING = "ALLOCATED POWERING_UP"
@@ -117,6 +117,27 @@ def test_nodes_prepared_for_one_job_come_all_or_not_at_all() -> None:
     assert {a.gang for a in found} == {"job-1-1-ahead"}
     alone = of(decide(view(nodes[:1], [waiting(1)], replacements=prepared[:1])), Launch)
     assert [a.gang for a in alone] == [None]
+
+
+@pytest.mark.parametrize("late", ["IDLE POWER_UP", "IDLE POWERED_DOWN", "IDLE POWERING_DOWN"])
+def test_two_nodes_that_are_lost_at_once_are_bought_together(late: str) -> None:
+    """Slurm does not show both as powering up in the same look."""
+    prepared = tuple(Replacement(1, name, NOW - 5, "x") for name in ("n1", "n2"))
+    nodes, gang = [node("n1", "IDLE POWERING_UP"), node("n2", late)], waiting(1, node_count=3)
+    assert of(decide(view(nodes, [gang], replacements=prepared)), Launch) == []
+    tired = tuple(replace(r, created=NOW - GATHER - 1) for r in prepared)
+    assert len(of(decide(view(nodes, [gang], replacements=tired)), Launch)) == 1, "not for long"
+    others = (prepared[0], replace(prepared[1], job_id=2))
+    assert len(of(decide(view(nodes, [gang, waiting(2)], replacements=others)), Launch)) == 1, "not for another job's"
+    both = [nodes[0], node("n2", "IDLE POWERING_UP")]
+    assert {a.gang for a in of(decide(view(both, [gang], replacements=prepared)), Launch)} == {"job-1-1-ahead"}
+
+
+def test_a_node_prepared_for_a_gang_is_one_of_it_whoever_else_waits_for_it() -> None:
+    prepared = (Replacement(2, "n1", NOW - 6, "x"), *(Replacement(1, name, NOW - 5, "x") for name in ("n1", "n2")))
+    nodes = [node("n1", "IDLE POWERING_UP"), node("n2", "IDLE POWERING_UP")]
+    found = of(decide(view(nodes, [waiting(1, node_count=2), waiting(2)], replacements=prepared)), Launch)
+    assert {a.gang for a in found} == {"job-1-1-ahead"}
 
 
 def test_nothing_is_prepared_where_it_could_not_be_bought() -> None:
