@@ -40,6 +40,8 @@ class Attempt:
     why: str
     """``running``, ``lost`` (nothing in the log says how it ended), or the reason in the log."""
     exit_code: int | None
+    machines: int = 1
+    """Nodes of its job; 1 where an older wrapper did not tell."""
 
     @property
     def notice_to_commit(self) -> float | None:
@@ -111,7 +113,12 @@ def _attempt(group: list[Entry], newest: bool) -> Attempt:
         ended=last.time if over else None,
         why=why,
         exit_code=last.body.get("exit_code") if last.kind is Kind.END else None,
+        machines=_count(claim.body.get("machines")),
     )
+
+
+def _count(told: Any) -> int:
+    return told if isinstance(told, int) and told > 0 else 1
 
 
 def _given(claim: Entry, last: Entry) -> int | None:

@@ -178,6 +178,7 @@ class Beginning:
             "node": self.node.here,
             "nodeset": self.node.nodeset,
             "offering": self.node.offering,
+            "machines": identity.nodes,
             "started_at": self.started,
             "slurm_job_id": identity.job_id,
             HEARS: 1,

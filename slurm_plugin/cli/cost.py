@@ -112,12 +112,12 @@ def command(
 
 
 def machines_of(attempt: Attempt, shown: Job | None, counted: Charged | None) -> int:
-    """How many machines an attempt had: as the manager charged it for, else as Slurm shows its job, else one. Pure."""
+    """How many machines an attempt had: as the manager charged it for, else as Slurm shows its job, else as its wrapper told. Pure."""
     for one in counted.attempts if counted is not None else ():
         if one.restart_count == attempt.restart_count:
             return one.machines
     mine = shown is not None and attempt.job_id in (shown.name_id, str(shown.job_id))
-    return max(1, shown.node_count) if shown is not None and mine else 1
+    return max(1, shown.node_count) if shown is not None and mine else attempt.machines
 
 
 def of_all(price: Cost, machines: int) -> Row:

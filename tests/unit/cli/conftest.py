@@ -52,10 +52,16 @@ class Site:
         name: str = "main",
         step: int = 0,
         run: str | None = None,
+        machines: int = 1,
     ) -> Claim:
         log = RunLog(self.store, run or run_path("demo", job, name), clock=lambda: self.now)
         writer = Writer("demo", job, restart, step, f"{node}.example", os.urandom(8).hex())
-        body = {"node": node, "offering": "local/local/a/small/spot", "started_at": self.now - 0.5}
+        body = {
+            "node": node,
+            "offering": "local/local/a/small/spot",
+            "started_at": self.now - 0.5,
+            "machines": machines,
+        }
         return log.claim(writer, keep=2, body=body)
 
     def commit(

@@ -117,6 +117,24 @@ def test_cost_of_each_attempt_and_of_the_run(spotburst: Spotburst, site: Site, l
     assert "EUR a machine so far; on-demand: " in spotburst("describe", "123").out
 
 
+def test_cost_of_a_gang_is_of_all_its_machines_after_slurm_has_forgotten_it(
+    spotburst: Spotburst, site: Site, ledger: Ledger
+) -> None:
+    for restart, machines in enumerate((4, 2)):
+        claim = site.claim("123", restart, machines=machines)
+        site.tick(3600.0)
+        site.commit(claim, 10, b"a", resumed=None)
+    found = json.loads(spotburst("cost", "123", "--json").out)
+    assert [one["machines"] for one in found["attempts"]] == [4, 2]
+    first = found["attempts"][0]
+    assert (first["paid"], first["on_demand"]) == (
+        pytest.approx(9 * first["hours"]),
+        pytest.approx(36 * first["hours"]),
+    )
+    assert first["hours"] == pytest.approx(4.0, rel=0.01)
+    assert found["total"]["on_demand"] == pytest.approx(sum(one["on_demand"] for one in found["attempts"]))
+
+
 def test_unknown_prices_are_not_shown_as_nothing(spotburst: Spotburst, site: Site) -> None:
     site.reclaimed_twice()
     attempts = json.loads(spotburst("attempts", "123", "--json").out)
