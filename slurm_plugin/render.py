@@ -11,6 +11,7 @@ import re
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from functools import lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -24,6 +25,8 @@ from slurm_plugin.slurm.hostlist import fold
 
 Version = tuple[int, int, int]
 OLDEST: Version = (22, 5, 0)
+MARK = "Made by spotburst"
+"""In the first lines of each rendered file that can have a comment: what bears it may be written over."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -97,8 +100,9 @@ def template_folder() -> Path:
     )
 
 
-def _render(template: str, **values: Any) -> str:
-    environment = jinja2.Environment(
+@lru_cache(maxsize=1)
+def _environment() -> jinja2.Environment:
+    return jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -106,7 +110,10 @@ def _render(template: str, **values: Any) -> str:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - configuration files, not HTML; values are validated by Config
     )
-    return environment.get_template(template).render(**values)
+
+
+def _render(template: str, **values: Any) -> str:
+    return _environment().get_template(template).render(**values)
 
 
 def slurm_conf(config: Config, site: Site, version: Version, programs: Programs) -> str:

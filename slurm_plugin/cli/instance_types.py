@@ -2,18 +2,23 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterator
+
 from job_wrapper.errors import SpotburstError
+from slurm_plugin.checks.finding import Finding, fault, ok, unknown
 from slurm_plugin.cli.memory import remembered
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
 from slurm_plugin.config import Config
 from slurm_plugin.manager.providers import build
 from slurm_plugin.placement import too_small
 
+WHAT = "instance types"
 
-def instance_types(config: Config) -> str | None:
-    """What was found, in words; None where no provider of burst.yaml describes its types. Raises ``SpotburstError`` that names what is too small.
 
-    What a cloud does not tell now is taken from what the manager has learned; what is not known at all is no fault.
+def instance_types(config: Config) -> Iterator[Finding]:
+    """What was found; nothing where no provider of burst.yaml describes its types.
+
+    What a cloud does not tell now is taken from what the manager has learned.
     """
     describing = set()
     sizes: dict[str, MachineSize] = dict(remembered(config).sizes)
@@ -27,17 +32,27 @@ def instance_types(config: Config) -> str | None:
                 sizes |= provider.machine_sizes(offerings)
         except SpotburstError as error:
             away.append(str(error))
-    if not describing and not away:
-        return None
     faults: dict[str, None] = {}
-    unknown: set[str] = set()
+    unknown_types: set[str] = set()
     for nodeset in config.nodesets:
         for offering in config.offerings_of(nodeset):
             if offering.provider in describing and offering.id not in sizes:
-                unknown.add(offering.id)
+                unknown_types.add(offering.id)
             if small := too_small(sizes.get(offering.id), nodeset.size):
                 faults[f"nodesets.{nodeset.name}: {offering.id}: {small}"] = None
-    if faults:
-        raise SpotburstError("; ".join(faults))
-    told = ["as large as their nodes" if not unknown else f"not known: {', '.join(sorted(unknown))}", *away]
-    return "; ".join(told)
+    for one in faults:
+        yield fault(WHAT, one, "a larger instance_type, or fewer cpus, memory_mb or gpus for the nodeset in burst.yaml")
+    for one in away:
+        yield unknown(
+            WHAT,
+            one,
+            "credentials and network of this machine must let the manager reach the cloud (docs/providers.md)",
+        )
+    if unknown_types:
+        yield unknown(
+            WHAT,
+            f"not known: {', '.join(sorted(unknown_types))}",
+            "" if away else "look at the names of instance_type and zone in burst.yaml: the cloud does not know them",
+        )
+    if describing and not faults and not away and not unknown_types:
+        yield ok(WHAT, "as large as their nodes")

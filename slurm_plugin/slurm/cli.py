@@ -39,9 +39,17 @@ class CliClient:
 
     def config(self) -> dict[str, str]:
         """What slurmctld runs with, by slurm.conf's names: ``scontrol show config``. "(null)" is ""."""
-        text = self._run("scontrol", "show", "config")
+        text = self.shown_config()
         found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
         return {key: "" if value.strip() == "(null)" else value.strip() for key, value in found}
+
+    def shown_config(self) -> str:
+        """What ``scontrol show config`` prints: its first line has the controller's time of day."""
+        return self._run("scontrol", "show", "config")
+
+    def installed(self) -> str:
+        """What ``scontrol --version`` prints, for which slurmctld need not run."""
+        return self._run("scontrol", "--version")
 
     def controllers(self) -> tuple[Controller, ...]:
         """By order of SlurmctldHost, whether each is up: ``scontrol ping``, which calls it a failure when none is."""

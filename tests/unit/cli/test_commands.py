@@ -6,6 +6,7 @@ import json
 import os
 import pty
 import re
+import socket
 import subprocess
 import sys
 from collections.abc import Callable
@@ -111,18 +112,30 @@ def test_nodes_without_slurm_conf_says_what_to_set(site: Site, spotburst: Spotbu
 def test_check_goes_on_after_a_failure(site: Site, spotburst: Spotburst) -> None:
     said = spotburst("check", "--json")
     assert said.code == 1
-    found = {f["what"]: f["good"] for f in json.loads(said.out)}
+    found = {f["what"]: f["state"] for f in json.loads(said.out)}
     assert found == {
-        "burst.yaml": True,
-        "slurmctld": False,
-        "state_dir": False,
-        "manager": False,
-        "checkpoint store": True,
+        "burst.yaml": "ok",
+        "slurmctld": "fault",
+        "manager": "fault",
+        "checkpoint store": "ok",
+        "clock": "ok",
     }
-    (site.folder / "state").mkdir(mode=0o700)
-    assert {f["what"]: f["good"] for f in json.loads(spotburst("check", "--json").out)}["state_dir"]
+    shown = spotburst("check").out
+    assert "To do" in shown
+    assert "manager: start it: `systemctl start spotburst-manager`" in shown
+
+
+def test_check_without_slurmctld_goes_by_the_file(site: Site, spotburst: Spotburst) -> None:
+    (site.folder / "slurm.conf").write_text(
+        f"ClusterName=demo\nSlurmctldHost={socket.gethostname()}(127.0.0.1)\nSlurmctldPort=1\nSlurmUser=root\nReturnToService=2\n"
+    )
+    (site.folder / "state").mkdir(mode=0o777)
     (site.folder / "state").chmod(0o777)
-    assert not {f["what"]: f["good"] for f in json.loads(spotburst("check", "--json").out)}["state_dir"]
+    found = {f["what"]: f for f in json.loads(spotburst("check", "--json").out)}
+    assert f"by {site.folder}/slurm.conf" in found["slurmctld"]["detail"]
+    assert (found["JobFileAppend"]["state"], found["SuspendTime"]["state"]) == ("fault", "fault")
+    assert "ReturnToService" not in found
+    assert "others may write to it" in found["state_dir"]["detail"]
 
 
 def test_check_of_a_wrong_burst_yaml_names_the_fault(site: Site, spotburst: Spotburst) -> None:

@@ -35,25 +35,29 @@ def node(site: Site, cpus: int) -> None:
     burst.write_text(burst.read_text().replace("cpus: 1,", f"cpus: {cpus},"))
 
 
-def checked(spotburst: Spotburst) -> tuple[bool, str]:
-    found = {f["what"]: f for f in json.loads(spotburst("check", "--json").out)}["instance types"]
-    return found["good"], found["detail"]
+def checked(spotburst: Spotburst) -> tuple[str, str]:
+    """The worst state, and all that was said."""
+    found = [f for f in json.loads(spotburst("check", "--json").out) if f["what"] == "instance types"]
+    states = {f["state"] for f in found}
+    worst = next(state for state in ("fault", "unknown", "ok") if state in states)
+    return worst, "; ".join(f["detail"] for f in found)
 
 
 def test_check_asks_the_cloud_and_names_both_figures(spotburst: Spotburst, site: Site, cloud: GcpCatalog) -> None:
-    assert checked(spotburst) == (True, "as large as their nodes")
+    assert checked(spotburst) == ("ok", "as large as their nodes")
     node(site, 16)
-    good, detail = checked(spotburst)
-    assert not good
+    state, detail = checked(spotburst)
+    assert state == "fault"
     assert f"nodesets.spot: {OFFERING}: its machine is smaller than the node: 8 CPUs where cpus is 16" in detail
 
 
 def test_not_knowing_is_said_and_is_no_fault(spotburst: Spotburst, site: Site, cloud: GcpCatalog) -> None:
     node(site, 16)
     cloud.unreachable = True
-    good, detail = checked(spotburst)
-    assert good
-    assert f"not known: {OFFERING}; gcp: " in detail
+    state, detail = checked(spotburst)
+    assert state == "unknown"
+    assert "gcp: " in detail
+    assert f"not known: {OFFERING}" in detail
 
 
 def test_what_the_manager_learned_is_shown(spotburst: Spotburst, site: Site, cloud: GcpCatalog) -> None:
@@ -63,7 +67,7 @@ def test_what_the_manager_learned_is_shown(spotburst: Spotburst, site: Site, clo
     ledger = Ledger.open(site.folder / "state" / "ledger.db")
     ledger.note_sizes({OFFERING: MachineSize(8, 32768, 1)})
     ledger.close()
-    assert not checked(spotburst)[0]
+    assert checked(spotburst)[0] == "fault"
     (row,) = json.loads(spotburst("offerings", "--json").out)
     assert (row["state"], row["place"], row["machine"]) == (
         "too small",
