@@ -26,7 +26,7 @@ What machine a node is to have, and what is done about its *current* intent (the
     COMING_UP   no, DRAIN not ours                               nothing is launched
     COMING_UP   no             registered, silent long enough    set down, end it (slurmctld was killed, and recalls it as booting)
     COMING_UP   recoverable    any                               end it, power down
-    UP          no             none                              retired ones not gone: set down. Otherwise not our machine: leave
+    UP          no             none                              retired ones not gone, or silent long enough: set down. Otherwise not our machine: leave
     UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
     UP          no             silent long enough                set down, end it
     UP          no             fine                              note that it registered; its own address where it has nobody's (cases 10)
@@ -241,6 +241,9 @@ def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:
             yield SetDown(
                 node.name, f"{OURS}{left[-1].instance_id or 'its machine'} is ended", f"{node.name} was ended"
             )
+        elif not left and _silent(view, index, node):
+            # Closed, when Slurm had powered it down: a slurmctld that was killed just after that knows nothing of it.
+            yield _unreachable(view, node)
         return
     if current.created < index.cut.get(node.name, 0.0):
         return  # Slurm's snapshot is older than its own request

@@ -325,6 +325,15 @@ def test_a_silent_node_goes_down_after_silent_down_unless_all_are_silent() -> No
     assert kinds(decide(view([node("n1", "ALLOCATED")], [], [i], [machine(i)], silent_since={"n1": NOW - 59}))) == []
 
 
+def test_a_node_without_a_machine_is_left_alone_unless_it_is_silent() -> None:
+    """Set down, powered down, its machine's end written down; then slurmctld is killed, and recalls the job as running there."""
+    up = node("n1", "ALLOCATED")
+    assert kinds(decide(view([up], [], [], []))) == []
+    assert kinds(decide(view([up], [], [], [], silent_since={"n1": NOW - 59}))) == []
+    assert kinds(decide(view([up], [], [], [], silent_since={"n1": NOW - 61}, own_network_suspect=True))) == []
+    assert kinds(decide(view([up], [], [], [], silent_since={"n1": NOW - 61}))) == ["SetDown"]
+
+
 def test_several_nodes_of_a_job_are_one_gang() -> None:
     j = job(7, nodes=("n1", "n2"), states="RUNNING CONFIGURING")
     actions = decide(view([node("n1", COMING), node("n2", COMING)], [j]))
