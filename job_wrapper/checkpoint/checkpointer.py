@@ -7,7 +7,9 @@ import logging
 import time
 from collections.abc import Callable, Collection
 from types import TracebackType
-from typing import Any, NoReturn
+from typing import Any, Literal, NoReturn
+
+import torch
 
 from job_wrapper import program
 from job_wrapper.checkpoint import config as configuration
@@ -16,9 +18,10 @@ from job_wrapper.checkpoint import outage, process, resume, rng
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, find_committer
 from job_wrapper.checkpoint.loading import Loaded
 from job_wrapper.checkpoint.members import SCALARS, Generator, Member, coming, member
+from job_wrapper.checkpoint.overlap import Overtaken
 from job_wrapper.checkpoint.sampler import ResumableSampler
 from job_wrapper.checkpoint.saver import Replaced, Save
-from job_wrapper.checkpoint.staging import Arena
+from job_wrapper.checkpoint.staging import Arena, arena_for
 from job_wrapper.checkpoint.state import encode
 from job_wrapper.client import Committed, Request
 from job_wrapper.errors import (
@@ -52,7 +55,10 @@ class Checkpointer:
     Where to: the wrapper's run under ``spotburst run``; else ``uri`` and ``run`` (or ``SPOTBURST_URI`` and ``SPOTBURST_RUN``, if both are
     set), every ``interval`` seconds, the newest ``keep``; else nowhere, and everything here is a no-op.
 
-    ``staging=False`` saves the memory for a copy of the state: training then stops until a save is committed.
+    ``staging=False`` saves the memory for a copy of the state: training then stops until a save is committed. ``staging="overlap"``
+    copies parameters on the processor, and what their optimizers hold for them, while the next forward and backward run; the optimizer's
+    ``step()`` waits for it. If anything else writes them meanwhile, the kernel tells, the copy is thrown away, the next step is
+    saved, and from then on all is copied at once. That needs Linux 6.7; elsewhere it is ``staging=True``, with a warning.
 
     Use it as a context manager, or call ``close()`` at the end, so that the final state is in the last commit. Call
     all methods in one thread.
@@ -74,7 +80,7 @@ class Checkpointer:
         keep: int = 3,
         committer: Committer | None = None,
         restore: bool = True,
-        staging: bool = True,
+        staging: bool | Literal["overlap"] = True,
         **state: Any,
     ) -> None:
         process.plain_errors()
@@ -103,11 +109,13 @@ class Checkpointer:
         self._tracker: str | None = None
         self._rng: dict[str, Any] | None = None
         self._generators: list[tuple[Generator, Any]] = []
-        self._arena = Arena() if staging else None
+        self._arena: Arena | None = None
         self._saving: Save | None = None
         self._base: Any = None
         self._committed: int | None = None
         self._asked = False
+        self._unanswered: int | None = None
+        """The request of a save that has to be made once more."""
         self._closed = False
         self._failure: BaseException | None = None
         self._undo_signals: Callable[[], None] = lambda: None
@@ -116,6 +124,7 @@ class Checkpointer:
         if self._committer is None:
             return
         process.refuse_many_ranks()
+        self._arena = arena_for(staging, [one for one in state.values() if isinstance(one, torch.optim.Optimizer)])
         # What can't be saved is said now, not at the first reclaim; but asking a loader makes its iterator, workers and all.
         unasked = () if self._sampler else ("data",)
         encoded = encode(self._tree(but=unasked))
@@ -314,7 +323,7 @@ class Checkpointer:
     def _save(self, committer: Committer, request: Request | None) -> None:
         self._asked = False
         urgent = request is not None and request.urgent
-        save = self._begin(committer, request.seq if request else None, waited=urgent)
+        save = self._begin(committer, request, waited=urgent)
         if urgent or save.live:
             self._wait_for(committer, save)
 
@@ -322,7 +331,7 @@ class Checkpointer:
         """The final state: a store that is away is waited for."""
         waiting = outage.Waiting(committer)
         while True:
-            save = self._begin(committer, request.seq if request else None, waited=True)
+            save = self._begin(committer, request, waited=True)
             self._wait_for(committer, save)
             if save.error is None or not outage.waited_out(committer, save.error):
                 return
@@ -331,10 +340,11 @@ class Checkpointer:
                 self._leave(committer)
             request = committer.take()
 
-    def _begin(self, committer: Committer, seq: int | None, *, waited: bool) -> Save:
+    def _begin(self, committer: Committer, request: Request | None, *, waited: bool) -> Save:
         """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""
         self._prepare_next = False
         began = time.monotonic()
+        seq, self._unanswered = request.seq if request else self._unanswered, None
         arena = None if waited else self._arena
         try:
             with process.no_garbage_collection():
@@ -355,6 +365,9 @@ class Checkpointer:
             self._base = save.part
             self._committed = save.step
             self._tell_progress(self._committer)
+        elif isinstance(save.error, Overtaken):
+            log.warning("step %d is in no checkpoint, the next step will be: %s", save.step, save.error)
+            self._unanswered, self._asked = save.seq, True
         elif outage.waited_out(save.committer, save.error):
             log.warning("step %d is in no checkpoint yet, the one before stands: %s", save.step, save.error)
         elif not isinstance(save.error, Replaced):
@@ -401,6 +414,8 @@ class Checkpointer:
     def _release(self) -> None:
         atexit.unregister(self._left_open)
         self._undo_signals()
+        if self._arena is not None:
+            self._arena.close()
         if self._committer is not None:
             self._committer.close()
 

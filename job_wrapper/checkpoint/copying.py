@@ -14,7 +14,7 @@ from job_wrapper.checkpoint.bundles import ALIGNMENT, aligned
 from job_wrapper.checkpoint.layout import Run
 from job_wrapper.checkpoint.memory import Pages, bytes_of, is_plain
 
-_PIECE = 4 << 20
+PIECE = 4 << 20
 """Bytes: what a copying thread takes at a time; a thread that has to wait for a processor holds up no more than that."""
 _THREADS = 4
 """Copying threads at most: so many fill a memory bus."""
@@ -25,7 +25,7 @@ _JOINED = {torch.float32, torch.float64, torch.float16, torch.bfloat16, torch.in
 
 Placed = tuple[torch.Tensor, int, int]
 """A tensor, where it goes, how many bytes."""
-_Piece = tuple[int, int, int]
+Piece = tuple[int, int, int]
 """To, from, how many bytes."""
 
 
@@ -45,13 +45,13 @@ def _copy_alike(pages: Pages, offset: int, tensors: Sequence[torch.Tensor], leng
         target = pages.bytes[offset : offset + len(tensors) * length].view(dtype)
         torch.cat(list(tensors), out=target.view(len(tensors) * shape[0], *shape[1:]))
         return
-    base, move = pages.address, ctypes.memmove
+    base, copy = pages.address, ctypes.memmove
     for tensor in tensors:
         if tensor.is_cpu:
             plain = tensor.contiguous()
             if plain.is_conj() or plain.is_neg():
                 plain = plain.resolve_conj().resolve_neg()
-            move(base + offset, plain.data_ptr(), length)
+            copy(base + offset, plain.data_ptr(), length)
         else:
             _copy_to(pages, tensor, offset, length)
         offset += aligned(length)
@@ -60,18 +60,18 @@ def _copy_alike(pages: Pages, offset: int, tensors: Sequence[torch.Tensor], leng
 @torch.no_grad()
 def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     """Tensors of any size and kind. Copies from a device are done when it has been waited for."""
-    pieces: list[_Piece] = []
+    pieces: list[Piece] = []
     others: list[Placed] = []
     base = pages.address
     for tensor, offset, length in placed:
         if tensor.is_cpu and is_plain(tensor):
             source = tensor.data_ptr()
-            pieces += ((base + offset + at, source + at, min(_PIECE, length - at)) for at in range(0, length, _PIECE))
+            pieces += ((base + offset + at, source + at, min(PIECE, length - at)) for at in range(0, length, PIECE))
         else:
             others.append((tensor, offset, length))
     left = iter(pieces)
     helpers = [
-        threading.Thread(target=_move, args=(left,), name="spotburst-copy", daemon=True)
+        threading.Thread(target=move, args=(left,), name="spotburst-copy", daemon=True)
         for _ in range(min(_processors(), _THREADS, sum(length for _, _, length in pieces) // _PER_THREAD) - 1)
     ]
     for helper in helpers:
@@ -79,7 +79,7 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     try:
         for tensor, at, length in others:
             _copy_to(pages, tensor, at, length)
-        _move(left)
+        move(left)
     finally:
         for helper in helpers:
             helper.join()
@@ -89,7 +89,7 @@ def _processors() -> int:
     return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
-def _move(pieces: Iterator[_Piece]) -> None:
+def move(pieces: Iterator[Piece]) -> None:
     """Copy until there are none left. Of several threads each takes the next piece: the interpreter lock is only free in the copy."""
     for target, source, length in pieces:
         ctypes.memmove(target, source, length)

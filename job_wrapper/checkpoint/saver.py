@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import Literal, Protocol
 
 from job_wrapper.checkpoint.committer import Committer
+from job_wrapper.checkpoint.overlap import Overtaken
 from job_wrapper.checkpoint.staging import Arena
 from job_wrapper.checkpoint.state import Encoded
 from job_wrapper.checkpoint.streaming import Stream, content_of
@@ -54,6 +55,10 @@ class Content(Protocol):
 
     def copy(self) -> None:
         """Copy the program's state where it is to be copied: when this returns, or raises, it is no longer looked at for that."""
+        ...
+
+    def copy_rest(self) -> None:
+        """Copy what may be copied while the program goes on, at the same time as ``copy`` or after it, before ``write``."""
         ...
 
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
@@ -135,6 +140,7 @@ class Save:
 
     def _run(self) -> None:
         try:
+            self._content.copy_rest()
             reference = self._write()
             self._check()
             self.outcome = self.committer.commit(self.step, {self._name: reference}, self.seq)
@@ -152,7 +158,7 @@ class Save:
             self.done.set()
 
     def _report(self, error: BaseException) -> None:
-        if self.seq is not None and not isinstance(error, Replaced):
+        if self.seq is not None and not isinstance(error, (Replaced, Overtaken)):
             try:
                 self.committer.failed(self.seq, f"{type(error).__name__}: {error}", kind_of(error))
             except SpotburstError:

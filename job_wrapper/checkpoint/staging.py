@@ -7,13 +7,17 @@ from __future__ import annotations
 
 import logging
 import threading
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Sequence
 from dataclasses import dataclass
+from typing import Literal
+
+import torch
 
 from job_wrapper.checkpoint.bundles import INDEX, Bundle, encode_index, name_of
 from job_wrapper.checkpoint.copying import Placed, copy_block, copy_large
 from job_wrapper.checkpoint.layout import Plan, paged, plan, small_of
 from job_wrapper.checkpoint.memory import NoRoomError, Pages, synchronize
+from job_wrapper.checkpoint.overlap import LateCopy, Overlap
 from job_wrapper.checkpoint.state import Encoded, dtype_name
 from job_wrapper.store import PartWriter
 
@@ -39,15 +43,20 @@ class Block:
 
 
 class Batch:
-    """All that a save has to write: ``copy`` copies it into the arena, and ``write``, in another thread, may begin at the same time."""
+    """All that a save has to write: ``copy`` copies it into the arena, and ``write``, in another thread, may begin at the same time.
 
-    def __init__(self, pages: Pages, planned: Plan) -> None:
+    With an ``overlap`` some of it is left to ``copy_rest``, which that thread calls first.
+    """
+
+    def __init__(self, pages: Pages, planned: Plan, overlap: Overlap | None = None) -> None:
         self.total = planned.size
         """Bytes, with the gaps between tensors."""
         self.tensors: list[Staged] = []
         self.blocks: list[Block] = []
         self._pages = pages
         self._plan: Plan | None = planned
+        self._overlap = overlap
+        self._late: LateCopy | None = None
         self._changed = threading.Condition()
         self._complete = False
         """Whether no more blocks come."""
@@ -58,7 +67,10 @@ class Batch:
         return [bundle for block in self.blocks for _, bundle in block.bundles]
 
     def copy(self) -> None:
-        """Once. When it returns the program may change its tensors; when it raises, what ``write`` writes is not whole."""
+        """Once. When it returns the program may change its tensors, but for what the overlap's optimizers change.
+
+        When it raises, what ``write`` writes is not whole.
+        """
         planned = self._plan
         if planned is None:
             raise RuntimeError("it is copied already")
@@ -96,7 +108,19 @@ class Batch:
             data = self._pages.view[offset : offset + length]
             self.tensors.append(Staged(name, dtype_name(tensor.dtype), tuple(tensor.shape), data))
             offset += paged(length)
+        if self._overlap is not None:
+            placed, self._late = self._overlap.begin(self._pages.address, placed)
         copy_large(self._pages, placed)
+
+    def copy_rest(self) -> None:
+        """What ``copy`` left. Raises ``Overtaken`` if the program wrote it meanwhile."""
+        if self._overlap is None:
+            return
+        with self._changed:
+            while not self._complete:
+                self._changed.wait()
+        if self._late is not None:
+            self._late.run()
 
     def _add(self, block: Block) -> None:
         with self._changed:
@@ -134,11 +158,26 @@ class Batch:
             done(len(one.data))
 
 
+def arena_for(staging: bool | Literal["overlap"], optimizers: Sequence[torch.optim.Optimizer]) -> Arena | None:
+    """What ``Checkpointer(staging=…)`` asks for."""
+    if not staging:
+        return None
+    arena = Arena()
+    if staging == "overlap" and optimizers:
+        try:
+            arena.overlap = Overlap(optimizers)
+        except OSError as error:
+            log.warning("staging='overlap' can't be had here (%s): the state is staged while training stops", error)
+    return arena
+
+
 class Arena:
     """Grows when the state does; ``allocations`` counts how often it was made anew for that. One save may hold it at a time."""
 
     def __init__(self) -> None:
         self.allocations = 0
+        self.overlap: Overlap | None = None
+        """If set, saves use it."""
         self._lock = threading.Lock()
         self._hurry = threading.Event()
         self._held = False
@@ -185,11 +224,18 @@ class Arena:
                 pages.touch(size, lambda: True)  # is there room? The copying threads touch what is left themselves
                 pages.touched = size
             self._held = True
-        return Batch(pages, planned)
+        return Batch(pages, planned, self.overlap)
 
     def release(self) -> None:
         """The staged bytes are no longer needed."""
+        if self.overlap is not None:
+            self.overlap.release()
         self._held = False
+
+    def close(self) -> None:
+        """No more saves. Not while one is in flight."""
+        if self.overlap is not None:
+            self.overlap.close()
 
     def _reserve(self, size: int, pinned: bool) -> Pages:
         if self._pages is None or size > self.capacity:

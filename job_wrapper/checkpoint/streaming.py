@@ -51,6 +51,9 @@ class Stream:
     def copy(self) -> None:
         """Nothing is copied beforehand."""
 
+    def copy_rest(self) -> None:
+        """Nor afterwards."""
+
     def write(self, writer: PartWriter, done: Callable[[int], None]) -> None:
         """Into the part. ``done`` is told the bytes of each piece, and may raise."""
         packed: list[bundles.Bundle] = []

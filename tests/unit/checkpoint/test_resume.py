@@ -4,17 +4,20 @@ from __future__ import annotations
 
 import itertools
 import shutil
+import time
 from pathlib import Path
+from typing import Any
 
 import pytest
 import torch
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from job_wrapper.checkpoint import DirectCommitter
+from job_wrapper.checkpoint import DirectCommitter, overlap
+from job_wrapper.checkpoint.copying import move
 from job_wrapper.errors import ExitCode, RestoreFailed
 from job_wrapper.store import verify_checkpoint
-from tests.unit.checkpoint.training import Attempt, assert_same, open_run, train
+from tests.unit.checkpoint.training import KINDS, Attempt, assert_same, open_run, train
 
 BATCHES = 6  # an epoch of `train`
 STEPS = 3 * BATCHES
@@ -25,7 +28,7 @@ class Crash(Exception):
     """The program dies without a save."""
 
 
-def disturb(folder: Path, stops: list[int], saves: set[int], crashes: list[int]) -> Attempt:
+def disturb(folder: Path, stops: list[int], saves: set[int], crashes: list[int], kind: str = "sampler") -> Attempt:
     """Attempt after attempt until one finishes. Each stop and each crash happens once."""
     stops, crashes = sorted(stops), sorted(crashes)
 
@@ -42,7 +45,7 @@ def disturb(folder: Path, stops: list[int], saves: set[int], crashes: list[int])
 
     for _ in range(len(stops) + len(crashes) + 1):
         try:
-            attempt = train(open_run(folder), before_step=before_step)
+            attempt = train(open_run(folder), before_step=before_step, kind=KINDS[kind])
         except Crash:
             continue
         if attempt.exit_code is None:
@@ -56,6 +59,11 @@ def undisturbed() -> Attempt:
     return train(None)
 
 
+@pytest.fixture(scope="module")
+def undisturbed_overlap() -> Attempt:
+    return train(None, kind=KINDS["overlap"])
+
+
 @settings(max_examples=12, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
 @given(
     stops=st.lists(st.integers(1, STEPS), max_size=5),
@@ -67,6 +75,32 @@ def test_any_stops_give_the_same_bytes(
 ) -> None:
     folder = tmp_path / str(next(numbers))
     assert_same(disturb(folder, stops, saves, crashes), undisturbed)
+    shutil.rmtree(folder)
+
+
+@settings(max_examples=6, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(
+    stops=st.lists(st.integers(1, STEPS), max_size=3),
+    saves=st.sets(st.integers(1, STEPS), min_size=1),
+    crashes=st.lists(st.integers(1, STEPS), max_size=2),
+)
+def test_any_stops_where_parameters_are_copied_while_training_goes_on(
+    tmp_path: Path,
+    undisturbed_overlap: Attempt,
+    monkeypatch: pytest.MonkeyPatch,
+    stops: list[int],
+    saves: set[int],
+    crashes: list[int],
+) -> None:
+    folder = tmp_path / str(next(numbers))
+
+    def slowly(pieces: Any) -> None:
+        time.sleep(0.01)  # so that the program goes on
+        move(pieces)
+
+    with monkeypatch.context() as patch:
+        patch.setattr(overlap, "move", slowly)
+        assert_same(disturb(folder, stops, saves, crashes, "overlap"), undisturbed_overlap)
     shutil.rmtree(folder)
 
 

@@ -68,6 +68,8 @@ class Kind:
     drop_last: bool = False
     accumulate: int = 1
     """Batches of a step."""
+    overlap: bool = False
+    """Parameters are large, and copied while training goes on."""
 
     def make(self, length: int, batch_size: int) -> tuple[Any, ResumableSampler | None]:
         """The loader, and the sampler in it that counts epochs, if there is one."""
@@ -96,6 +98,7 @@ KINDS = {
     "stateful": Kind("stateful"),
     "stateful workers": Kind("stateful", workers=2),
     "stateful persistent workers": Kind("stateful", workers=2, persistent=True),
+    "overlap": Kind(overlap=True),
     "stream": Kind("stream"),
     "stream workers": Kind("stream", workers=2),
 }
@@ -128,7 +131,8 @@ def train(
     np.random.seed(1)
     torch.manual_seed(1)
     loader, sampler = kind.make(length, batch_size)
-    model = nn.Sequential(nn.Linear(4, 8), nn.BatchNorm1d(8), nn.ReLU(), nn.Dropout(0.2), nn.Linear(8, 1))
+    width = 20_000 if kind.overlap else 8
+    model = nn.Sequential(nn.Linear(4, width), nn.BatchNorm1d(width), nn.ReLU(), nn.Dropout(0.2), nn.Linear(width, 1))
     optimizer = torch.optim.AdamW(model.parameters(), lr=0.01)
     scheduler = torch.optim.lr_scheduler.CosineAnnealingLR(optimizer, 100)
     by_epoch = torch.optim.lr_scheduler.MultiStepLR(optimizer, [1, 3])
@@ -136,10 +140,11 @@ def train(
     scaler = torch.amp.GradScaler("cpu", init_scale=4.0, growth_interval=5)
     mine = np.random.default_rng(4)
     attempt = Attempt()
+    options: Any = {"committer": committer, "config": {"lr": 0.01}, "staging": "overlap" if kind.overlap else True}
     state = {"model": model, "optimizer": optimizer, "scheduler": scheduler, "by_epoch": by_epoch, "average": average}
     state |= {"scaler": scaler, "mine": mine, "log": attempt.log, "ends": attempt.ends}
     try:
-        with Checkpointer(**state, data=loader, epoch=0, committer=committer, config={"lr": 0.01}) as checkpoint:
+        with Checkpointer(**state, data=loader, epoch=0, **options) as checkpoint:
             attempt.began_at = checkpoint.completed
 
             def step(batches: list[Any]) -> None:
