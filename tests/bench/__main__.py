@@ -13,6 +13,7 @@ from tests.bench import (
     bench_manager,
     bench_memory,
     bench_notice,
+    bench_overlap,
     bench_resume,
     bench_resume_program,
     bench_server,
@@ -26,6 +27,7 @@ def main() -> None:
     folder = sys.argv[1] if len(sys.argv) > 1 else None
     for line in chain(
         bench_checkpoint.lines(folder=folder),
+        bench_overlap.lines(folder=folder),
         bench_store.lines(),
         bench_server.lines(folder=folder),
         bench_memory.lines(folder=folder),
