@@ -8,6 +8,7 @@ from __future__ import annotations
 import base64
 import json
 import re
+import shlex
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass, field
@@ -102,7 +103,7 @@ def template_folder() -> Path:
 
 @lru_cache(maxsize=1)
 def _environment() -> jinja2.Environment:
-    return jinja2.Environment(
+    environment = jinja2.Environment(
         loader=jinja2.FileSystemLoader(template_folder()),
         undefined=jinja2.StrictUndefined,
         trim_blocks=True,
@@ -110,9 +111,12 @@ def _environment() -> jinja2.Environment:
         keep_trailing_newline=True,
         autoescape=False,  # noqa: S701 - configuration files, not HTML; values are validated by Config
     )
+    environment.filters["quote"] = shlex.quote
+    return environment
 
 
-def _render(template: str, **values: Any) -> str:
+def from_template(template: str, **values: Any) -> str:
+    """One of ``templates/`` with ``values``; a value that is missing is an error."""
     return _environment().get_template(template).render(**values)
 
 
@@ -123,7 +127,7 @@ def slurm_conf(config: Config, site: Site, version: Version, programs: Programs)
         auth_info.append(f"socket={site.munge_socket}")
     if site.cred_expire is not None:
         auth_info.append(f"cred_expire={site.cred_expire}")
-    return _render(
+    return from_template(
         "slurm.conf.j2",
         cluster=config.cluster,
         site=site,
@@ -134,7 +138,7 @@ def slurm_conf(config: Config, site: Site, version: Version, programs: Programs)
 
 def spotburst_conf(config: Config, version: Version, programs: Programs, include_path: Path) -> str:
     """What an existing slurm.conf includes. ``include_path`` is where the file will stand (it names itself)."""
-    return _render(
+    return from_template(
         "spotburst.conf.j2", include_path=include_path, **_common(config, version, programs, power_save_interval=None)
     )
 
@@ -195,7 +199,7 @@ def _common(config: Config, version: Version, programs: Programs, *, power_save_
 
 def gres_conf(config: Config) -> str:
     """One line a GPU: Slurm needs a ``File`` for each (a count without one makes the node INVAL)."""
-    return _render(
+    return from_template(
         "gres.conf.j2",
         lines=[
             {"nodes": nodeset.nodes, "type": _gpu_type(nodeset), "file": file}
@@ -214,7 +218,7 @@ def cgroup_conf(version: Version, *, embedded: bool, cgroup_v1: bool = True) -> 
         plugin = "disabled"
     else:
         plugin = "cgroup/v1" if cgroup_v1 else "cgroup/v2"
-    return _render(
+    return from_template(
         "cgroup.conf.j2",
         plugin=plugin,
         # The word came with 23.11.
@@ -227,7 +231,7 @@ def manager_service(
 ) -> str:
     """The manager's systemd unit."""
     parent, name = config.state_dir.parent, config.state_dir.name
-    return _render(
+    return from_template(
         "spotburst-manager.service.j2",
         cluster=config.cluster,
         user=user,
@@ -240,12 +244,12 @@ def manager_service(
 
 def agent_service(programs: Programs, *, slurm_conf: Path) -> str:
     """The node agent's systemd unit."""
-    return _render("spotburst-agent.service.j2", program=programs.spotburst, slurm_conf=slurm_conf)
+    return from_template("spotburst-agent.service.j2", program=programs.spotburst, slurm_conf=slurm_conf)
 
 
 def cloud_init(node: str, node_config: NodeConfig, agent_unit: str) -> str:
     """User data of a machine: its name, node.json, the agent, and slurmd started last."""
-    return _render(
+    return from_template(
         "cloud-init.yaml.j2",
         node=node,
         node_json_base64=_base64(node_config.to_json()),
@@ -258,7 +262,7 @@ def shared_cloud_init(node_json: str, agent_unit: str) -> str:
 
     ``node_json``: node.json without what belongs to one node.
     """
-    return _render(
+    return from_template(
         "cloud-init-shared.yaml.j2",
         node_json_base64=_base64(node_json),
         name_node_base64=_base64((template_folder() / "name-node.py").read_text(encoding="utf-8")),
@@ -269,7 +273,7 @@ def shared_cloud_init(node_json: str, agent_unit: str) -> str:
 def gcp_startup(node_config: Mapping[str, Any], agent_unit: str) -> str:
     """Start-up script of machines that are made together on Compute Engine: each fills in its own name for the node's."""
     text = json.dumps({**node_config, "node": "@NODE@"}, sort_keys=True)
-    return _render("gcp-startup.sh.j2", node_json_base64=_base64(text), agent_unit_base64=_base64(agent_unit))
+    return from_template("gcp-startup.sh.j2", node_json_base64=_base64(text), agent_unit_base64=_base64(agent_unit))
 
 
 def aws_events(config: Config, provider: str) -> str:
@@ -282,7 +286,7 @@ def aws_events(config: Config, provider: str) -> str:
         raise ConfigError(f"providers: no {provider!r} of type aws; there are: {found}")
     # SQS takes 80 characters.
     name = f"spotburst-{config.cluster}-{provider}"[:80]
-    return _render(
+    return from_template(
         "aws-events.yaml.j2",
         cluster=config.cluster,
         provider=provider,

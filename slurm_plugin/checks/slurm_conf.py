@@ -112,7 +112,7 @@ def _lines(path: Path, read: Callable[[Path], str], depth: int) -> list[str]:
     except OSError as error:
         raise ConfigError(f"{path}: can't be read: {error.strerror}") from error
     found = []
-    for raw in re.sub(r"\\\n", " ", text).splitlines():
+    for raw in re.sub(r"\\\n", "", text).splitlines():
         line = re.sub(r"(?<!\\)#.*", "", raw).strip()
         include = re.match(r"include\s+(\S+)", line, re.IGNORECASE)
         found += _lines(path.parent / include[1], read, depth + 1) if include else [line]

@@ -23,12 +23,17 @@ _OF_ONE_NODE = ("node", "offering")
 """What the node fills in from its own tags."""
 
 
+def shared_user_data(node_config: Mapping[str, Any], agent_unit: str) -> str:
+    """What all machines of a nodeset are started with: node.json without what belongs to one node."""
+    shared = {k: v for k, v in node_config.items() if k not in _OF_ONE_NODE}
+    return render.shared_cloud_init(json.dumps(shared, indent=1, sort_keys=True) + "\n", agent_unit)
+
+
 def contents(
     config: AwsProvider, node_config: Mapping[str, Any], agent_unit: str, reservation: AwsReservation | None
 ) -> dict[str, Any]:
     """LaunchTemplateData. Raises ``ApiError`` where the user data is larger than EC2 takes."""
-    shared = {k: v for k, v in node_config.items() if k not in _OF_ONE_NODE}
-    user_data = render.shared_cloud_init(json.dumps(shared, indent=1, sort_keys=True) + "\n", agent_unit)
+    user_data = shared_user_data(node_config, agent_unit)
     if len(user_data.encode()) > LARGEST_USER_DATA:
         raise ApiError("InvalidUserData.Malformed", f"user data is {len(user_data.encode())} bytes; EC2 takes 16384")
     data: dict[str, Any] = {
