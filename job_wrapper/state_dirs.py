@@ -18,6 +18,7 @@ from typing import Any
 from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
 from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
 from job_wrapper.store.write import BaseGoneError, PartWriter, find_holes
+from job_wrapper.transfer import Progress, Tell, silent
 
 PART = "state-dir"
 """Name of the part."""
@@ -147,6 +148,7 @@ def save(
     max_size: int = 1 << 40,
     alone: bool = False,
     clock_ns: Callable[[], int] = time.time_ns,
+    progress: Progress = silent,
 ) -> ObjectRef:
     """Store the state directories as a part; files that are those of ``base`` (the last commit's part) are not even read.
 
@@ -157,10 +159,11 @@ def save(
     found = [list(scan(index, root)) for index, root in enumerate(roots)]
     _refuse_too_large(found, roots, max_size)
     _refuse_empty(found, roots, base, alone)
-    try:
-        return _write(store, data_prefix, roots, found, base, clock_ns)
-    except BaseGoneError:
-        return _write(store, data_prefix, roots, found, None, clock_ns)
+    with progress(sum(f.info.st_size for some in found for f in some if f.kind is ItemKind.FILE)) as tell:
+        try:
+            return _write(store, data_prefix, roots, found, base, clock_ns, tell)
+        except BaseGoneError:
+            return _write(store, data_prefix, roots, found, None, clock_ns, tell)
 
 
 def _write(
@@ -170,33 +173,37 @@ def _write(
     found: Sequence[Sequence[Found]],
     base: Part | None,
     clock_ns: Callable[[], int],
+    tell: Tell,
 ) -> ObjectRef:
     old = {item.name: item for item in base.items} if base is not None else {}
-    with PartWriter(store, data_prefix, PART, base=base) as writer:
+    with PartWriter(store, data_prefix, PART, base=base, tell=tell) as writer:
         for one in (f for some in found for f in some):
-            _add(writer, one, old.get(one.name), clock_ns())
+            if _add(writer, one, old.get(one.name), clock_ns()):
+                tell(one.info.st_size)
         return writer.finish({"paths": [str(root) for root in roots]})
 
 
-def _add(writer: PartWriter, found: Found, old: Item | None, now_ns: int) -> None:
+def _add(writer: PartWriter, found: Found, old: Item | None, now_ns: int) -> bool:
+    """Whether it is a file that is kept from ``base``, and so not read."""
     try:
         attributes = found.attributes(now_ns)
         if found.kind is not ItemKind.FILE:
             writer.add_entry(found.name, found.kind, attributes)
-            return
+            return False
         if old is not None and unchanged(old, found):
             kept = {**attributes, "holes": old.attributes["holes"]} if "holes" in old.attributes else attributes
             if writer.add_unchanged(Item(found.name, found.kind, old.segments, kept)):
-                return
+                return True
         path = Path(found.path)
         if found.info.st_blocks * 512 < found.info.st_size:
             attributes["holes"] = find_holes(path)
         writer.add_file(found.name, path, attributes=attributes)
     except FileNotFoundError:
-        return  # gone since the scan
+        return False  # gone since the scan
     except CheckpointFailed:
         if os.path.lexists(found.path):
             raise
+    return False
 
 
 def _refuse_too_large(found: Sequence[Sequence[Found]], roots: Sequence[Path], max_size: int) -> None:

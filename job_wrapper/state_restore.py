@@ -23,6 +23,7 @@ from job_wrapper.state_dirs import OWN_PREFIX, scan
 from job_wrapper.store.io_types import Item, ItemKind, ObjectStore, Part
 from job_wrapper.store.paths import short
 from job_wrapper.store.read import read_items_into
+from job_wrapper.transfer import Progress, Tell, silent
 
 SET_ASIDE = OWN_PREFIX + "set-aside"
 _WORK = OWN_PREFIX + "restore-"
@@ -92,7 +93,7 @@ def _check_attributes(item: Item) -> None:
         raise Damaged(f"{short(item.name)}: damaged: its holes are {short(item.attributes.get('holes'))}")
 
 
-def restore(store: ObjectStore, roots: Sequence[Path], part: Part) -> int:
+def restore(store: ObjectStore, roots: Sequence[Path], part: Part, progress: Progress = silent) -> int:
     """Make the state directories what ``part`` holds; returns the number of files set aside.
 
     Raises ``Damaged`` or ``UsageError`` with nothing changed, ``StoreError``, and ``OSError`` where the directory can't be written.
@@ -106,14 +107,16 @@ def restore(store: ObjectStore, roots: Sequence[Path], part: Part) -> int:
             for left in root.glob(_WORK + "*"):
                 _remove(left)
             works[index] = Path(tempfile.mkdtemp(prefix=_WORK, dir=root))
-            _build(store, works[index] / "new", tree)
+        with progress(sum(item.length for item in part.items)) as tell:
+            for index, tree in trees.items():
+                _build(store, works[index] / "new", tree, tell)
         return sum(_move_in(index, roots[index], works[index], tree) for index, tree in trees.items())
     finally:
         for work in works.values():
             _remove(work)
 
 
-def _build(store: ObjectStore, top: Path, tree: dict[str, Item]) -> None:
+def _build(store: ObjectStore, top: Path, tree: dict[str, Item], tell: Tell) -> None:
     """The whole tree in a fresh private folder. Links come last, so that nothing is ever written through one."""
     top.mkdir(mode=0o700)
     by_depth = sorted(tree.items(), key=lambda entry: entry[0].count("/") if entry[0] else -1)
@@ -131,6 +134,7 @@ def _build(store: ObjectStore, top: Path, tree: dict[str, Item]) -> None:
         read_items_into(store, [(piece, buffer) for _, _, piece, buffer in group])
         for file, offset, _, buffer in group:
             _write(file, offset, buffer)
+        tell(sum(len(buffer) for _, _, _, buffer in group))
     for path, item in by_depth:
         if item.kind is ItemKind.SYMLINK:
             (top / path).symlink_to(item.attributes["target"])

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 from dataclasses import asdict
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from job_wrapper.errors import (
     Damaged,
@@ -21,9 +21,13 @@ from job_wrapper.run.beginning import Beginning
 from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
 from job_wrapper.run.events import Save
 from job_wrapper.run.options import RESTARTABLE
+from job_wrapper.run.rules import FINISHED
 from job_wrapper.store.io_types import CommitRef, Entry, Part
 from job_wrapper.store.log import RunLog
 from job_wrapper.store.paths import data_prefix
+
+if TYPE_CHECKING:
+    from job_wrapper.transfer import Progress
 
 
 class Attempt(Beginning):
@@ -101,6 +105,7 @@ class Attempt(Beginning):
                 self.roots,
                 base=base,
                 max_size=self.options.max_size,
+                progress=self._shown(asked.reason),
                 alone=not parts and not (asked.carry and self.parts),
             )
         counters = self.counters
@@ -133,6 +138,13 @@ class Attempt(Beginning):
         self._base = parts.pop(PART, None)
         self.parts, self._kept = parts, counters
         return entry, self.steady() - began
+
+    def _shown(self, reason: str) -> Progress:
+        """A program that still runs has the terminal, and nothing is drawn into what it shows there."""
+        from job_wrapper.transfer import Shown, may_draw, silent
+
+        terminal = may_draw()
+        return silent if terminal and reason != FINISHED else Shown("saving", self.say, bar=terminal)
 
     def interrupted(self, reason: str, arrived: float, notice: Notice | None) -> None:
         """Log that this attempt ends and the run is to be brought back."""

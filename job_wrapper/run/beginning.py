@@ -201,13 +201,13 @@ class Beginning:
                 )
             )
         except RunFinished as finished:
-            refuse_other_command(self.run, finished.entry, mine, digest)
+            refuse_other_command(log, finished.entry, mine, digest)
             raise
 
     def _look(self, log: RunLog, mine: tuple[str, int], digest: str) -> SpotburstError | None:
         """At the run before it is claimed: whether it may be, and whether ``--on-interruption fail`` ends it here. Raises as ``begin``."""
         last = log.newest()[0]
-        refuse_other_command(self.run, last, mine, digest)
+        refuse_other_command(log, last, mine, digest)
         return None if self.options.requeue else lost_before(last, mine)
 
     def _claimed_text(self, summary: Summary) -> str:
@@ -263,9 +263,11 @@ class Beginning:
             )
         if reference is not None and self.roots:
             from job_wrapper.state_restore import restore
+            from job_wrapper.transfer import Shown, may_draw
 
             try:
-                aside = restore(self.store, self.roots, read_part(self.store, reference))
+                shown = Shown("restoring", self.say, bar=may_draw())
+                aside = restore(self.store, self.roots, read_part(self.store, reference), shown)
             except OSError as error:
                 raise UsageError(
                     f"a state directory can't be restored: {error.filename or ''}: {error.strerror}"

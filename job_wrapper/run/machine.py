@@ -18,6 +18,7 @@ from job_wrapper.run.desk import AWAY, LATER_WAIT, QUIET_WAIT, RETRY_WAIT, Actio
 from job_wrapper.run.peers import Peers
 from job_wrapper.run.rules import (
     ASK_SLURM_AGAIN,
+    FINISHED,
     KILLED,
     STOP_WAIT,
     TAKES_AWAY,
@@ -378,7 +379,7 @@ class Machine(Peers):
         if finished.code == 0 and keeps and self.rules.commits and not self._final_save:
             # The last files of a finished program may be on a node that goes away: they are committed too.
             self._final_save = True
-            desk.save_files("finished", False, now)
+            desk.save_files(FINISHED, False, now)
             return []
         return self._end(self._cause(finished), now)
 

@@ -51,6 +51,8 @@ STRANDED_WAIT = 60.0
 
 PROGRAM_FAILED, KILLED, OUT_OF_MEMORY = "ProgramFailed", "ProgramKilled", "OutOfMemory"
 """Reasons: the program ended by itself with a failure, was killed from outside, or had a process killed by the kernel for memory."""
+FINISHED = "finished"
+"""Reason of the last save of a program that has ended by itself."""
 ON_INTERRUPTION, FAIL = "on_interruption", "fail"
 """Key and value in the log entries of a run that nobody is to bring back (``--on-interruption fail``)."""
 

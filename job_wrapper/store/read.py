@@ -201,8 +201,13 @@ def _check(store: ObjectStore, segment: Segment, view: memoryview, name: str) ->
         )
 
 
-def verify_checkpoint(store: ObjectStore, ref: ObjectRef, threads: int = THREADS) -> None:
-    """Read everything that a manifest names, through a few buffers. Raises ``Damaged`` or ``ObjectMissing`` naming what is wrong."""
+def verify_checkpoint(
+    store: ObjectStore, ref: ObjectRef, threads: int = THREADS, tell: Callable[[int], None] | None = None
+) -> None:
+    """Read everything that a manifest names, through a few buffers. Raises ``Damaged`` or ``ObjectMissing`` naming what is wrong.
+
+    ``tell`` is told how many more bytes are verified.
+    """
     manifest = read_manifest(store, ref)
     for name, part_ref in manifest.parts.items():
         part = read_part(store, part_ref)
@@ -213,6 +218,8 @@ def verify_checkpoint(store: ObjectStore, ref: ObjectRef, threads: int = THREADS
             raise Damaged(f"{store.uri}/{ref.key}: damaged: does not name the pack {min(foreign)} of part {name!r}")
         for group in _groups(part.items):
             read_items_into(store, group, threads)
+            if tell is not None:
+                tell(sum(len(buffer) for _, buffer in group))
 
 
 def _groups(items: Sequence[Item], size: int = 64 << 20) -> Iterable[list[tuple[Item, memoryview]]]:

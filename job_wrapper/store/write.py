@@ -47,7 +47,9 @@ class PartWriter:
         base: Part | None = None,
         threads: int = 2,
         pack_size: int = 512 << 20,
+        tell: Callable[[int], None] | None = None,
     ) -> None:
+        """``tell`` is told how many more bytes are on their way to the store."""
         paths.check_name(name, "part name")
         self.name = name
         self._key_stem = f"{data_prefix}/{name}-{os.urandom(6).hex()}"
@@ -59,6 +61,7 @@ class PartWriter:
         self._batch: list[Job] = []
         self._batch_bytes = 0
         self._done = False
+        self._tell = tell
         self._files = Loans(MAX_FILES, SEGMENT)
         self._threads = [PackThread(self._work) for _ in range(max(1, threads))]
         for thread in self._threads:
@@ -197,6 +200,8 @@ class PartWriter:
                 raise work.failure
             work.pending += count
         work.jobs.put(batch)
+        if self._tell is not None:
+            self._tell(count)
 
     def _still(self) -> None:
         if self._work.failure is not None:

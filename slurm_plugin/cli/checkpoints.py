@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from dataclasses import asdict, dataclass
 from typing import Annotated, Any
 
@@ -12,6 +13,7 @@ from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
 from job_wrapper.store import read_manifest, read_part, verify_checkpoint
 from job_wrapper.store.checkpoint_codec import PACK_SIZES
 from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectStore
+from job_wrapper.transfer import Shown, may_draw
 from slurm_plugin.cli import free, output
 from slurm_plugin.cli.source import (
     ClusterOption,
@@ -129,7 +131,8 @@ def _checkpoint(
         try:
             size, uploaded = _sizes(store, kept, known)
             if verify:
-                verify_checkpoint(store, kept.manifest)
+                with _checking(entry.seq)(size) as tell:
+                    verify_checkpoint(store, kept.manifest, tell=tell)
             state = "verified" if verify else "kept"
         except (Damaged, ObjectMissing) as fault:
             state, error = "damaged", str(fault)
@@ -147,6 +150,10 @@ def _checkpoint(
         state=state,
         error=error,
     )
+
+
+def _checking(seq: int) -> Shown:
+    return Shown(f"checking entry {seq}", lambda text: print(f"spotburst: {text}", file=sys.stderr), bar=may_draw())
 
 
 def _sizes(store: ObjectStore, commit: CommitRef, known: set[str]) -> tuple[int, int]:
