@@ -250,13 +250,14 @@ class RemoteContract(ProviderContract):
         assert len(listed(stage)) == 3
 
     def test_a_machine_that_the_listing_lacks_at_first_is_pending(self, stage: RemoteStage) -> None:
-        stage.lag(1.0)
+        stage.lag(3600.0)
         asked = requests(stage, ["spot-1", "spot-2"])
         answers = patiently(stage, asked)
         assert [type(a) for a in answers] == [Launched] * 2
         assert {r: listed(stage)[r].state for r in listed(stage)} == {r.launch_id: InstanceState.PENDING for r in asked}
         stage.restart()
         assert set(listed(stage)) == {r.launch_id for r in asked}
+        stage.lag(0.0)
         wait_for(lambda: terminated(stage, answers))
         wait_for(lambda: terminated(stage, answers) and not stage.living())
 
@@ -333,7 +334,7 @@ class NamesContract(RemoteContract):
 
     def test_a_launch_that_takes_long_is_taken_up_again(self, stage: NamedStage) -> None:
         stage.impatient()
-        stage.cloud.latency = 0.5
+        stage.cloud.latency = 3600.0
         wanted = requests(stage, ["spot-1"])
         [told] = stage.provider.launch(wanted)
         code, state = stage.under_way
@@ -341,6 +342,7 @@ class NamesContract(RemoteContract):
         assert (told.kind, told.code) == (RefusalKind.TRY_LATER, code)
         assert listed(stage)[wanted[0].launch_id].state is state
         stage.restart()
+        stage.done()
         assert [type(a) for a in patiently(stage, wanted, tries=200)] == [Launched]
         assert stage.cloud.makings == 1
 

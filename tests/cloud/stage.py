@@ -121,6 +121,10 @@ class NamedStage(RemoteStage):
     def impatient(self) -> None:
         """The provider waits for 0.1 s for what it began."""
 
+    @abstractmethod
+    def done(self) -> None:
+        """What is under way has come about, however long it was to take."""
+
     @property
     def state(self) -> Path:
         """The provider's state folder."""

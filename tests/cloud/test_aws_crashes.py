@@ -66,8 +66,8 @@ class MotoCloud(FakeCloud):
     def serving(self, node: str) -> Machine | None:
         for instance in self.stage.server.living({tags.CLUSTER: "test"}):
             name = names.read(self.stage.server.tags(instance))
-            if name is not None and name[1] == node:
-                born = self.stage.server.born[instance.id]
+            born = self.stage.server.born.get(instance.id)  # None: the call that makes it goes on
+            if name is not None and name[1] == node and born is not None:
                 return Machine(None, instance.id, born, born, 0.0)  # type: ignore[arg-type]
         return None
 

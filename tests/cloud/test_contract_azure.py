@@ -56,6 +56,10 @@ class AzureStage(NamedStage):
     def impatient(self) -> None:
         self.provider.patience = 0.1
 
+    def done(self) -> None:
+        for machine in self.cloud.machines.values():
+            machine.ready = 0.0
+
     def made(self, cluster: str, state: Path) -> AzureCloud:
         provider = AzureCloud(
             "azure", self.config, cluster=cluster, state_dir=state, slurm_conf=Path("/etc/slurm/slurm.conf")

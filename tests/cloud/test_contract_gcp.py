@@ -53,6 +53,9 @@ class GcpStage(NamedStage, ReclaimingStage):
     def impatient(self) -> None:
         self.provider.patience = 0.1
 
+    def done(self) -> None:
+        self.cloud.operations = {name: (0.0, told) for name, (_, told) in self.cloud.operations.items()}
+
     def made(self, cluster: str, state: Path) -> GcpCloud:
         slurm_conf = Path("/etc/slurm/slurm.conf")
         provider = GcpCloud("gcp", self.config, cluster=cluster, state_dir=state, slurm_conf=slurm_conf)
