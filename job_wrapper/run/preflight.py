@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import shlex
 from collections.abc import Callable
 
 from xxhash import xxh3_128_hexdigest
@@ -11,7 +13,11 @@ from xxhash import xxh3_128_hexdigest
 from job_wrapper.errors import NodeLost, NotRequeueable, Preempted, SpotburstError, StoreRefused, UsageError
 from job_wrapper.slurm_job import JobView, SlurmJob
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore
+from job_wrapper.store.log import RunLog
 from job_wrapper.store.posix import PosixStore
+
+_SHOWN = 300
+"""Characters of a command in a message."""
 
 
 def require_requeueable(job: SlurmJob, say: Callable[[str], None]) -> JobView | None:
@@ -52,7 +58,7 @@ def command_digest(command: tuple[str, ...]) -> str:
     return xxh3_128_hexdigest(json.dumps(command).encode())
 
 
-def refuse_other_command(run: str, last: Entry | None, attempt: tuple[str, int], digest: str) -> None:
+def refuse_other_command(log: RunLog, last: Entry | None, attempt: tuple[str, int], digest: str) -> None:
     """Two programs under one name would take each other's checkpoints. ``attempt``: job and restart count. Raises ``UsageError``.
 
     An unfinished run's next attempt may have another command: scripts put their first node's address or the restart count into it.
@@ -61,9 +67,22 @@ def refuse_other_command(run: str, last: Entry | None, attempt: tuple[str, int],
         return
     if (last.writer.job_id, last.writer.restart_count) == attempt or last.summary.ended == 0:
         what = "has finished with" if last.summary.ended == 0 else "belongs to"
+        other = _command_of(log)
         raise UsageError(
-            f"{run} {what} another command than this one: give this program a --name of its own, such as --name second, or another --run"
+            f"{log.run} {what} another command than this one{f', {other}' if other else ''}: give this program a --name of its own, such as "
+            "--name second, or another --run"
         )
+
+
+def _command_of(log: RunLog) -> str:
+    """The command of the run's newest attempt as a shell would take it, cut to one line; "" where the log does not tell."""
+    with contextlib.suppress(SpotburstError):
+        for entry in reversed(log.entries()):
+            words = entry.body.get("command")
+            if entry.kind is Kind.CLAIM and isinstance(words, list):
+                text = " ".join(shlex.join(map(str, words)).split())
+                return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
+    return ""
 
 
 def lost_before(last: Entry | None, attempt: tuple[str, int]) -> SpotburstError | None:

@@ -192,7 +192,7 @@ def _existing(where: Place, job: str, name: str | None) -> str:
     if not found:
         raise UsageError(
             f"{job}: no run of it in {where.store.uri}/{where.cluster}: it has not reached `spotburst run` yet, "
-            "or it keeps its checkpoints elsewhere (--uri, --name, --cluster)"
+            "or was refused there (its output says why), or it keeps its checkpoints elsewhere (--uri, --name, --cluster)"
         )
     return run
 

@@ -194,6 +194,8 @@ def outlook(
         word, why = sorted(job.states & _OVER)[0], meaning(job.exit_code)
         if why is not None:
             word += f", exit code {job.exit_code}: {why}"
+        elif last is None and (refused := _refused(job)):
+            word += f", and `spotburst run` had given up in it: {refused}"
         return f"nothing by itself: Slurm ended the job ({word}). {by_hand(last, run)}"
     return f"not known: Slurm shows {'+'.join(sorted(job.states))}"
 
@@ -210,6 +212,8 @@ def _outside_slurm(last: Entry | None) -> bool:
 def _running(job: Job, last: Entry | None) -> str:
     if job.preempt_time:
         return f"is being preempted since {moment(job.preempt_time)}: commits, and comes back on other capacity"
+    if last is None and (refused := _refused(job)):
+        return f"runs on, but `spotburst run` has given up in it: {refused}"
     if last is None:
         return "runs, and has not reached `spotburst run` yet, or keeps its checkpoints elsewhere (then give --uri)"
     if last.kind in (Kind.INTERRUPTED, Kind.SUSPENDED) and last.writer.restart_count < job.restart_count:
@@ -221,6 +225,12 @@ def _running(job: Job, last: Entry | None) -> str:
     if job.priority == 0 and job.reason.startswith("JobHeld"):
         return f"is held once it is requeued (scontrol hold): `spotburst resume {job.name_id}` takes that back"
     return "runs on; commits at its interval, and at once when its capacity is taken away"
+
+
+def _refused(job: Job) -> str | None:
+    """Why a wrapper that never claimed the run ended, such as one whose place of checkpoints can't be used: by the job's comment."""
+    found = re.match(r"\w+: .*?\(exit code \d+\)", job.comment.rpartition(OURS)[2]) if OURS in job.comment else None
+    return None if found is None else found[0]
 
 
 def _pending(job: Job, last: Entry | None, now: float | None) -> str:

@@ -7,7 +7,9 @@ from collections.abc import Callable
 
 import pytest
 
+from job_wrapper.comments import OURS
 from job_wrapper.errors import ExitCode
+from job_wrapper.reasons import said
 from job_wrapper.run.rules import ENDED
 from job_wrapper.store.log import RunLog
 from slurm_plugin import timeline
@@ -67,6 +69,18 @@ def test_of_a_run_that_another_job_goes_on_with_the_first_one_claims_nothing(sit
     newest = timeline.attempts(RunLog(site.store, second.run).entries())[-1]
     for state in ("CANCELLED", "RUNNING"):
         assert attempts.as_slurm_sees(newest, job(state)).why == "running"
+
+
+@pytest.mark.parametrize("state", ["RUNNING", "COMPLETED"])
+def test_a_job_whose_wrapper_was_refused_before_its_claim_says_so(state: str) -> None:
+    """Its script went on, or ended with another exit code: only the comment tells."""
+    told = said("StoreRefused", int(ExitCode.STORE_REFUSED))
+    words = story.outlook(job(state, comment=f"mine | {OURS}{told}; left n1 at 2026-11-30T03:05:00Z"), None, [], None)
+    assert told in words
+    assert "has not reached" not in words
+    assert "left n1" not in words
+    other = story.outlook(job(state, comment=f"mine | {OURS}n1 was lost"), None, [], None)
+    assert "given up" not in other
 
 
 def test_a_suspended_run_says_how_it_goes_on_and_is_no_recovery(site: Site) -> None:

@@ -24,10 +24,11 @@ def test_finished_run_is_not_run_again(room: Room) -> None:
 
 
 def test_another_command_of_the_same_job_needs_a_name(room: Room) -> None:
-    room.run(["true"])
+    room.run(["sh", "-c", "exit 0", "a word"])
     code, _, err = room.run(["echo", "second"], SLURM_STEP_ID="1")
     assert code == ExitCode.USAGE
     assert "--name" in err
+    assert "has finished with another command than this one, sh -c 'exit 0' 'a word': give" in err
     code, out, _ = room.run(["echo", "second"], "--name", "second", SLURM_STEP_ID="1")
     assert (code, out) == (0, "second\n")
 
