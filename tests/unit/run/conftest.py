@@ -20,7 +20,7 @@ from job_wrapper.store import Entry, Kind, RunLog, open_store
 # The look for a newer claim is every 15 s: too long for a test.
 _WRAPPER = "import sys; from job_wrapper.run import loop, main; loop.CHECK_EVERY = 0.3; sys.exit(main(sys.argv[1:]))"
 _FAKE = """#!/bin/sh
-# Records its call; squeue answers the line in the file "view" (of another job: "view-ID"), scontrol does what "requeue" says.
+# Records its call; nodes are drained; squeue answers the line in the file "view" (of another job: "view-ID"), scontrol does what "requeue" says.
 [ "$1" = update ] || echo "$(basename "$0") $*" >> "$FAKE/calls"
 case "$(basename "$0") $1" in
 "scontrol update") echo "${3#Comment=}" > "$FAKE/comment" ;;
@@ -28,6 +28,7 @@ squeue*)
   case "$*" in *%k) cat "$FAKE/comment" 2>/dev/null; exit 0 ;; esac
   view="$FAKE/view"; [ -e "$FAKE/view-$5" ] && view="$FAKE/view-$5"
   [ -s "$view" ] && cat "$view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
+sinfo*) for node in $(echo "$4" | tr , ' '); do echo "$node draining"; done ;;
 "scontrol requeue"|"scontrol requeuehold") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
   echo "COMPLETING;1;N/A;1;1;N/A;N/A;9;" > "$FAKE/view" ;;
 esac
@@ -41,7 +42,7 @@ class Room:
         self.path = path
         self.fake = path / "fake"
         self.fake.mkdir()
-        for name in ("squeue", "scontrol"):
+        for name in ("squeue", "scontrol", "sinfo"):
             (self.fake / name).write_text(_FAKE)
             (self.fake / name).chmod(0o755)
         self.store = path / "store"

@@ -72,8 +72,6 @@ def two(room: Room, tmp_path: Path) -> Two:
 def test_a_notice_on_the_other_node_makes_rank_0_commit_and_requeue(two: Two) -> None:
     first, second = two.rooms
     state = ("--state-dir", str(first.path / "state"))
-    (first.fake / "sinfo").write_text("#!/bin/sh\necho \"sinfo $*\" >> \"$FAKE/calls\"; echo n2 draining\n")
-    (first.fake / "sinfo").chmod(0o755)
     head = two.start(0, COUNTING, *state)
     other = two.start(1, ["sleep", "100"], *state)
     first.wait_for(lambda: (first.path / "state").exists() and two.spoken())
@@ -88,7 +86,9 @@ def test_a_notice_on_the_other_node_makes_rank_0_commit_and_requeue(two: Two) ->
     other.send_signal(signal.SIGTERM)  # as Slurm does once the job is requeued
     assert first.end(other)[0] == ExitCode.REQUEUED
     assert first.calls() == ["scontrol requeue 12"], "rank 0 alone has requeued"
-    assert first.calls("sinfo") == ["sinfo -h -N -n n2 -o %N %T"], "rank 0 alone asks: whether the node is drained, not whether it is lost"
+    assert first.calls("sinfo") == ["sinfo -h -N -n n2 -o %N %T"], (
+        "rank 0 alone asks: whether the node is drained, not whether it is lost"
+    )
 
 
 def test_a_notice_that_is_withdrawn_on_the_other_node_lets_both_go_on(two: Two) -> None:

@@ -98,7 +98,7 @@ def test_a_notice_meanwhile_counts_more() -> None:
     d(reclaim(d.now, d.now + 30))
     assert kinds(commit(d)) == ["Answer", "WriteInterrupted", "Stop"]
     d(ev.Written())
-    assert d(ev.JobSeen(MARKED)) == [ev.Requeue()], "the mark holds it all the same"
+    assert d(ev.JobSeen(MARKED)) == [ev.Requeue(leaves=("",))], "the mark holds it all the same"
 
 
 def test_so_does_an_end_of_slurms() -> None:
