@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import ctypes
-import os
 import threading
 from collections.abc import Iterable, Iterator, Sequence
 from operator import attrgetter
@@ -13,6 +12,7 @@ import torch
 from job_wrapper.checkpoint.bundles import ALIGNMENT, aligned
 from job_wrapper.checkpoint.layout import Run
 from job_wrapper.checkpoint.memory import Pages, bytes_of, is_plain
+from job_wrapper.processors import processors
 
 PIECE = 4 << 20
 """Bytes: what a copying thread takes at a time; a thread that has to wait for a processor holds up no more than that."""
@@ -72,7 +72,7 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     left = iter(pieces)
     helpers = [
         threading.Thread(target=move, args=(left,), name="spotburst-copy", daemon=True)
-        for _ in range(min(_processors(), _THREADS, sum(length for _, _, length in pieces) // _PER_THREAD) - 1)
+        for _ in range(min(processors(), _THREADS, sum(length for _, _, length in pieces) // _PER_THREAD) - 1)
     ]
     for helper in helpers:
         helper.start()
@@ -83,10 +83,6 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     finally:
         for helper in helpers:
             helper.join()
-
-
-def _processors() -> int:
-    return len(os.sched_getaffinity(0)) if hasattr(os, "sched_getaffinity") else os.cpu_count() or 1
 
 
 def move(pieces: Iterator[Piece]) -> None:

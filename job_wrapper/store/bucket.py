@@ -12,6 +12,7 @@ import obstore
 from obstore.exceptions import BaseError
 
 from job_wrapper.errors import Damaged, StoreError
+from job_wrapper.processors import processors
 from job_wrapper.store.bucket_errors import S3, Provider, exists, past_the_end, translated
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.loans import Loans
@@ -19,8 +20,9 @@ from job_wrapper.store.paths import check_key
 
 PART = 8 << 20
 """Bytes of one part of a multipart upload. S3 takes at most 10,000 parts, so objects up to 80 GB."""
-CONCURRENCY = 16
-"""Parts of one object on their way at once."""
+CONCURRENCY = min(16, max(4, 2 * processors()))
+"""Parts of one object on their way at once; a checkpoint is written as two. A cloud gives a connection 85 to 90 MB/s, and a machine with GPUs some 300
+MB/s of network for each processor: four connections for each fill it. More than the processors can serve only wait for one another."""
 _COPY = 4 << 20
 _COPIES = 32 << 20
 """Bytes at most that one upload holds in copies of its own. More than a part and a copy, or a part would never fill."""

@@ -14,7 +14,7 @@ import obstore
 from obstore.store import S3Store
 
 from job_wrapper.store import PartWriter, open_store
-from job_wrapper.store.bucket import CONCURRENCY, PART
+from job_wrapper.store.bucket import PART
 from tests.bench import sink
 from tests.bench.staged import staged
 from tests.bench.table import Line, in_turns, timed
@@ -62,7 +62,7 @@ def _against(endpoint: str, data: memoryview, what: str, authority: bytes | None
 
     ours, own, plain = in_turns(
         lambda: timed(save),
-        lambda: timed(lambda: put(chunk_size=PART, max_concurrency=CONCURRENCY)),
+        lambda: timed(lambda: put(chunk_size=PART, max_concurrency=16)),
         lambda: timed(put),
         rounds=ROUNDS,
     )
