@@ -9,7 +9,7 @@ from __future__ import annotations
 import ctypes
 import logging
 import threading
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 import torch
@@ -119,11 +119,13 @@ class Overlap:
             late.done.set()
 
     def _addresses(self) -> set[int]:
+        """Of what they write. What has no address, or is held deeper, is copied at once."""
         found: set[int] = set()
         for optimizer in self._optimizers:
-            found.update(p.data_ptr() for group in optimizer.param_groups for p in group["params"])
+            found.update(_address(p) for group in optimizer.param_groups for p in group["params"])
             for held in optimizer.state.values():
-                found.update(one.data_ptr() for one in held.values() if isinstance(one, torch.Tensor))
+                if isinstance(held, Mapping):
+                    found.update(_address(one) for one in held.values() if isinstance(one, torch.Tensor))
         return found
 
     def _watchable(self, tensor: torch.Tensor, mine: set[int]) -> bool:
@@ -138,3 +140,10 @@ class Overlap:
             hook.remove()
         self._hooks = []
         self._tracker.close()
+
+
+def _address(tensor: torch.Tensor) -> int:
+    try:
+        return tensor.data_ptr()
+    except RuntimeError:  # sparse; or of a subclass that is made of others
+        return 0

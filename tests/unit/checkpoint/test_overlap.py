@@ -197,6 +197,20 @@ def test_nobody_waits_for_a_copy_that_failed(committer: Recorder, monkeypatch: p
         assert_equal(saved(committer, 2), before)
 
 
+def test_an_optimizer_may_hold_what_has_no_address() -> None:
+    """The rest is copied late all the same."""
+    program = Program()
+    program.optimizer.add_param_group({"params": [torch.sparse_coo_tensor(size=(2, 2)).requires_grad_()]})
+    watched = overlap.Overlap([program.optimizer])
+    target = torch.zeros(WIDTH * WIDTH)
+    weight = program.model[0].weight.detach()
+    now, late = watched.begin(target.data_ptr(), [(weight, 0, weight.nbytes)])
+    assert late is not None and not now
+    late.run()
+    assert torch.equal(target.view_as(weight), weight)
+    watched.close()
+
+
 def test_memory_of_several_processes_is_copied_at_once(committer: Recorder, held: Held) -> None:
     program = Program()
     program.model.share_memory()
