@@ -112,6 +112,15 @@ class Manager(Model):
     """How long after its end a job that lost its wrapper may be requeued; keep it below Slurm's MinJobAge (300 s)."""
 
 
+class Monitoring(Model):
+    """What the manager shows of the cluster: a page for people and metrics for Prometheus (docs/monitoring.md). On 127.0.0.1 only."""
+
+    port: Annotated[int, Field(ge=1, le=65535)] | None = None
+    """None: nothing is shown."""
+    jobs: bool = True
+    """False: no ids of jobs, for a site whose users may not see each other's (Slurm's PrivateData=jobs)."""
+
+
 class Recovery(Model):
     """When to stop bringing a job back (DESIGN §5)."""
 
@@ -203,6 +212,7 @@ class Config(Model):
     slurm: Slurm = Slurm()
     checkpoints: Checkpoints
     manager: Manager = Manager()
+    monitoring: Monitoring = Monitoring()
     recovery: Recovery = Recovery()
     power: Power = Power()
     placement: Placement = Placement()

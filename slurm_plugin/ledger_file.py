@@ -125,6 +125,17 @@ class LedgerFile:
         )
         return [Event(r[0], r[1], r[2], r[3], r[4], json.loads(r[5])) for r in reversed(rows)]
 
+    def newest_event(self) -> int:
+        """Number of the newest event; 0 before the first."""
+        return int(self._rows("SELECT COALESCE(MAX(id), 0) FROM events")[0][0])
+
+    def events_after(self, number: int, limit: int = 5000) -> list[tuple[int, Event]]:
+        """Events with a higher number, oldest first, each with its own."""
+        rows = self._rows(
+            "SELECT id, time, kind, job, node, text, detail FROM events WHERE id>? ORDER BY id LIMIT ?", number, limit
+        )
+        return [(r[0], Event(r[1], r[2], r[3], r[4], r[5], json.loads(r[6]))) for r in rows]
+
 
 def _connect(path: Path) -> sqlite3.Connection:
     path.touch(mode=0o600, exist_ok=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 import gc
 import time
 from collections.abc import Mapping
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 from job_wrapper.store.io_types import ObjectStore
 from slurm_plugin import render
@@ -39,6 +39,9 @@ from slurm_plugin.reconcile.index import ACTIVE
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.connect import connect_for_long
 
+if TYPE_CHECKING:
+    from slurm_plugin.manager.monitor import Monitor
+
 PRUNE_EVERY = 3600.0
 
 
@@ -59,13 +62,15 @@ class Loop:
         describing: Describing | None = None,
         hearing: Hearing | None = None,
         post: Post | None = None,
+        monitor: Monitor | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.patience = Patience()
         self.service, self.post = Service({}), post
         """Told of each pass that ends; asked before each whether it may be."""
-        self.reach, self.runs = reach, runs
-        self.parts = [part for part in (reach, runs, sweeper, pricing, hearing, describing, post) if part is not None]
+        self.reach, self.runs, self.monitor = reach, runs, monitor
+        parts = (reach, runs, sweeper, pricing, hearing, describing, post, monitor)
+        self.parts = [part for part in parts if part is not None]
 
     @classmethod
     def build(cls, config: Config, service: Service | None = None, post: Post | None = None) -> Loop:
@@ -109,7 +114,8 @@ class Loop:
         patience = Patience()
         launcher.enough = patience.over
         applier = Applier(patient(client, patience), ledger, launcher, once)
-        loop = cls(config, observer, applier, waker, ledger, reach, runs, sweeper, pricing, describing, hearing, post)
+        parts = (reach, runs, sweeper, pricing, describing, hearing, post, _monitor(config, ledger, once))
+        loop = cls(config, observer, applier, waker, ledger, *parts)
         loop.service, loop.patience = service or loop.service, patience
         return loop
 
@@ -145,6 +151,8 @@ class Loop:
                     if faults.fault("a pass", f"failed: {error!r}"):
                         log.error("a pass failed", exc_info=True)
                     self.service.status(status_line(None, faults.lasting()))
+                    if self.monitor is not None:
+                        self.monitor.failed()
                     self.waker.wait(1.0)
                 self.service.alive()
                 pause = self.config.manager.busy_interval if busy else self.config.manager.interval
@@ -161,11 +169,15 @@ class Loop:
     def once(self) -> bool:
         """One pass. True if something is in transition, so that the next one comes soon."""
         self.patience.begin()
+        if self.monitor is not None:
+            self.monitor.begins()
         view = self.observer.look()
         know(view)
         actions = decide(view)
         self.applier.apply(actions, view)
         self.service.status(status_line(view, self.observer.once.lasting()))
+        if self.monitor is not None:
+            self.monitor.passed(view)
         return in_transition(view, actions)
 
 
@@ -207,6 +219,14 @@ def _store(config: Config) -> ObjectStore:
     from job_wrapper.store import open_store
 
     return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", create=False)
+
+
+def _monitor(config: Config, ledger: Ledger, once: Once) -> Monitor | None:
+    if config.monitoring.port is None:
+        return None
+    from slurm_plugin.manager.monitor import Monitor
+
+    return Monitor(config, ledger, lambda: _store(config), once)
 
 
 def _node_config(config: Config, rates: Rates, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:
