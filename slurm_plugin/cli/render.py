@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import sys
 from pathlib import Path
 from typing import Annotated
 
@@ -195,7 +196,7 @@ def install(
 def _everything(config: Path | None, slurm_version: str | None, bin_dir: Path | None, user: str) -> list[Generated]:
     known = _known(config)
     burst_yaml = (config or find_config()).absolute()
-    wishes = _wishes(known, config, "spotburst", None, "")
+    wishes = image.Wishes(_settings(known, config, needed=False))
     around = Around(_version(known, slurm_version), _programs(bin_dir), burst_yaml, wishes, user)
     return everything(known, around)
 
@@ -215,28 +216,31 @@ def _file_name(one: Generated) -> str:
 def _wishes(
     known: Config, config: Path | None, package: str, driver: Path | None, munge_key_command: str
 ) -> image.Wishes:
-    folder = known.slurm.conf.parent
-    found = {}
-    for name in image.SETTINGS:
-        path = folder / name
-        if name == "burst.yaml":
-            path = config or find_config()
-        try:
-            if not path.stat().st_mode & 0o004:
-                raise UsageError(
-                    f"{path}: not everybody may read it, so it may hold a secret, which does not belong into user data: "
-                    "move the secret elsewhere, chmod 0644"
-                )
-            found[name] = path.read_text(encoding="utf-8")
-        except FileNotFoundError:
-            continue
-        except (OSError, ValueError) as error:
-            raise UsageError(f"{path}: can't be read: {error}") from error
     try:
         script = driver.read_text(encoding="utf-8") if driver else ""
     except (OSError, ValueError) as error:
         raise UsageError(f"--driver {driver}: can't be read: {error}") from error
-    return image.Wishes(found, package, script, munge_key_command)
+    return image.Wishes(_settings(known, config, needed=True), package, script, munge_key_command)
+
+
+def _settings(known: Config, config: Path | None, *, needed: bool) -> dict[str, str]:
+    """What an image takes along of Slurm's settings here. Where one may hold a secret: an error if ``needed``, else said and left out."""
+    found: dict[str, str] = {}
+    for name in image.SETTINGS:
+        path = (config or find_config()) if name == "burst.yaml" else known.slurm.conf.parent / name
+        try:
+            if path.stat().st_mode & 0o004:
+                found[name] = path.read_text(encoding="utf-8")
+                continue
+            fault = f"{path}: not everybody may read it, so it may hold a secret, which does not belong into user data"
+        except FileNotFoundError:
+            continue
+        except (OSError, ValueError) as error:
+            fault = f"{path}: can't be read: {error}"
+        if needed:
+            raise UsageError(f"{fault}: move the secret elsewhere, chmod 0644")
+        print(f"spotburst: {fault}: image/… are without it", file=sys.stderr)
+    return found
 
 
 def _tell(written: Written) -> None:
