@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import ctypes
 import logging
+import os
 import threading
 from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
@@ -73,13 +74,15 @@ class Overlap:
         self._optimizers = list(optimizers)
         self._tracker = WriteTracker()
         self._late: LateCopy | None = None
+        self._owner = os.getpid()
         self._over = False
+        """Whether a copy was torn: then there are no others."""
         self._pins = torch.accelerator.is_available()
         self._hooks = [one.register_step_pre_hook(self._before_step) for one in self._optimizers]
 
     def _before_step(self, *_: Any) -> None:
         late = self._late
-        if late is not None:
+        if late is not None and os.getpid() == self._owner:  # nobody copies in a forked child
             late.done.wait()
 
     def begin(self, address: int, placed: Iterable[Placed]) -> tuple[list[Placed], LateCopy | None]:
@@ -111,7 +114,7 @@ class Overlap:
         return now, self._late
 
     def release(self) -> None:
-        """Its save has ended, in whatever way: nothing is waited for. In any thread. After a torn copy there are no others."""
+        """Its save has ended, in whatever way: nothing is waited for. In any thread."""
         late = self._late
         if late is not None:
             self._over = self._over or late.torn

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import copy
 import errno
+import os
 import threading
 from collections.abc import Callable
 from pathlib import Path
@@ -90,6 +91,12 @@ def test_training_goes_on_and_the_optimizer_waits(committer: Recorder, held: Hel
         )
         stepped = threading.Thread(target=program.optimizer.step)
         stepped.start()
+        child = os.fork()
+        if child == 0:
+            program.optimizer.zero_grad()
+            program.optimizer.step()  # where nobody copies
+            os._exit(7)
+        assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
         stepped.join(0.2)
         assert stepped.is_alive() and torch.equal(program.model[0].weight, before[0]["0.weight"])
         held.open.set()
