@@ -18,7 +18,7 @@ from typing import NamedTuple
 from job_wrapper.errors import Damaged, ObjectMissing, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.as_owner import as_owner
-from job_wrapper.store.codec import encode_entry
+from job_wrapper.store.codec import MAX_ENTRY, encode_entry
 from job_wrapper.store.decided_put import Patience, decided_put
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore
 from job_wrapper.store.log import RunLog, run_of_pointer
@@ -154,7 +154,9 @@ class Sweep:
     def due(self) -> Iterator[tuple[str, Entry]]:
         """Runs whose time is over, and freed ones of which something may be left. Raises ``StoreError``."""
         now = self._clock()
-        pointers = [info.key for info in self.store.list(paths.job_pointer(self.cluster, "x", "")[: -len("x/")])]
+        listed = self.store.list(paths.job_pointer(self.cluster, "x", "")[: -len("x/")])
+        # A larger one is none of ours, and may be larger than memory.
+        pointers = [info.key for info in listed if info.size <= MAX_ENTRY]
         seen: set[str] = set()
         for pointer in pointers:
             if now < self._not_before.get(pointer, now):

@@ -11,7 +11,7 @@ from typing import Any, TypeVar
 from job_wrapper.errors import Damaged, ExitCode, NewerFormat, ObjectMissing, RunHeld, SpotburstError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.claim import Claim
-from job_wrapper.store.codec import decode_entry, encode_entry, seal, unseal
+from job_wrapper.store.codec import MAX_ENTRY, decode_entry, encode_entry, seal, unseal
 from job_wrapper.store.decided_put import Patience, decided_put, patiently
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Summary, Writer
 
@@ -53,17 +53,26 @@ class RunLog:
         self._readers = readers
         self._clock = clock
         self._patience = patience or Patience()
+        self._too_large: dict[int, int] = {}
 
     def _where(self, seq: int) -> str:
         return f"{self.store.uri}/{paths.log_key(self.run, seq)}"
 
     def seqs(self) -> list[int]:
         """Sequence numbers of all entries, in order: one listing. Foreign objects are passed over."""
-        found = (paths.seq_of(info.key) for info in self.store.list(paths.log_prefix(self.run)))
-        return sorted(seq for seq in found if seq is not None)
+        found = [(paths.seq_of(info.key), info.size) for info in self.store.list(paths.log_prefix(self.run))]
+        sizes = {seq: size for seq, size in found if seq is not None}
+        self._too_large = {seq: size for seq, size in sizes.items() if size > MAX_ENTRY}
+        return sorted(sizes)
 
     def read(self, seq: int) -> Entry:
-        """One entry. Raises ``ObjectMissing``, ``Damaged``, ``NewerFormat``, ``StoreError``."""
+        """One entry. Raises ``ObjectMissing``, ``Damaged``, ``NewerFormat``, ``StoreError``.
+
+        One that the listing shows to be larger than any entry is refused unread: whoever can write to the store must not be able to take all
+        memory of whoever looks at it.
+        """
+        if seq in self._too_large:
+            raise _oversize(self._where(seq), self._too_large[seq])
         return self._decode(self.store.get(paths.log_key(self.run, seq)), seq)
 
     def _decode(self, data: bytes, seq: int) -> Entry:
@@ -291,7 +300,15 @@ def claim_summary(last: Entry | None, writer: Writer, command_digest: str | None
 
 def find_runs(store: ObjectStore, cluster: str, job_id: str) -> list[str]:
     """Paths of the runs that a job has claimed, in order. Raises ``Damaged`` or ``StoreError``."""
-    return [run_of_pointer(store, info.key) for info in store.list(paths.job_pointer(cluster, job_id, ""))]
+    found = list(store.list(paths.job_pointer(cluster, job_id, "")))
+    for info in found:
+        if info.size > MAX_ENTRY:
+            raise _oversize(f"{store.uri}/{info.key}", info.size)
+    return [run_of_pointer(store, info.key) for info in found]
+
+
+def _oversize(where: str, size: int) -> Damaged:
+    return Damaged(f"{where}: damaged: {size} bytes, where spotburst writes at most {MAX_ENTRY}")
 
 
 def run_of_pointer(store: ObjectStore, key: str) -> str:

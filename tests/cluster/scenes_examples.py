@@ -5,6 +5,7 @@ from __future__ import annotations
 import contextlib
 import os
 import re
+import shutil
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -14,6 +15,7 @@ from job_wrapper.errors import ExitCode
 from job_wrapper.store.io_types import Kind
 from tests.cluster.counting import Handle, Stage
 from tests.fixtures.pages import ROOT, block
+from tests.fixtures.unmet import unmet
 
 EXAMPLES = ROOT / "examples"
 PATIENCE = 240.0
@@ -140,7 +142,7 @@ def interactive(stage: Stage) -> None:
         terminal.stdin.flush()
         until("on spot-")
         (node,) = re.findall(r"on (spot-\d+)\.", log.read_text(errors="replace"))
-        stage.cluster.cloud().reclaim(node, notice=14)
+        stage.cluster.cloud().reclaim(node, notice=40)
         until("*** This node goes away")
         assert terminal.wait(timeout=60) == ExitCode.PREEMPTED
     with session(stage, log) as terminal:
@@ -183,6 +185,8 @@ def submitit(stage: Stage) -> None:
 
 def snakemake(stage: Stage) -> None:
     """docs/beside.md's rule and command: the workflow waits for the job that is requeued, and ends well."""
+    if shutil.which("snakemake", path=stage.cluster.environment["PATH"]) is None:
+        unmet("needs snakemake, which needs Python 3.11")
     folder = stage.cluster.root / "snakemake"
     bin_dir = folder / "bin"
     bin_dir.mkdir(parents=True)

@@ -20,7 +20,7 @@ from typer.core import TyperGroup
 
 from job_wrapper.run.options import parser as run_parser
 from slurm_plugin.cli.app import everything
-from slurm_plugin.config import Config
+from slurm_plugin.config import Config, load_config
 from tests.fixtures.pages import PAGES, ROOT, blocks
 
 SHELL = ("sh", "bash")
@@ -33,9 +33,9 @@ RUN_BY = {
     "squeue": "tests/cluster/test_readme.py",
     "sinfo": "tests/cluster/test_readme.py",
     "scontrol": "tests/cluster",
-    "systemctl": "tests/cluster/test_ansible.py",
-    "ansible-playbook": "tests/cluster/test_ansible.py",
-    "pip": "tests/cluster/test_ansible.py",
+    "systemctl": "tests/cluster",
+    "ansible-playbook": "tests/cluster",
+    "pip": "tests/cluster",
 }
 """Programs that blocks of shell call beside spotburst, and the test that calls them as it is said there."""
 OF_THE_SYSTEM = frozenset(
@@ -147,6 +147,17 @@ def test_blocks_are_what_they_say(page: Path) -> None:
             settings = yaml.safe_load(re.sub(r"^ *…$", "", text, flags=re.MULTILINE))
             if page.name != "monitoring.md":
                 assert set(settings) <= set(Config.model_fields), f"{page.name}: {sorted(settings)}"
+
+
+def test_a_whole_burst_yaml_is_one_that_can_be_read(tmp_path: Path) -> None:
+    whole = [
+        text for page in PAGES for language, text in blocks(page) if language == "yaml" and text.startswith("cluster:")
+    ]
+    assert whole
+    for text in whole:
+        path = tmp_path / "burst.yaml"
+        path.write_text(text, encoding="utf-8")
+        assert load_config(path).nodesets
 
 
 def test_what_is_said_to_be_run_is_run() -> None:
