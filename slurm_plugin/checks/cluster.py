@@ -18,7 +18,7 @@ from slurm_plugin.slurm.records import Node
 OLDEST = (22, 5, 0)
 _SELDOM = 900
 """Seconds."""
-VOLATILE = ("tmpfs", "ramfs", "devtmpfs", "overlay")
+VOLATILE = ("tmpfs", "ramfs", "devtmpfs")
 SHARED = (
     "nfs",
     "nfs4",
@@ -45,7 +45,7 @@ def cluster(config: Config, conf: SlurmConf, *, controller: bool) -> Iterator[Fi
         yield fault(
             "ClusterName",
             f"ClusterName is {conf.text('ClusterName')!r}, burst.yaml's cluster is {config.cluster!r}: runs and machines are found by that name",
-            f"cluster: {conf.text('ClusterName') or 'NAME'} in burst.yaml (of a running cluster's ClusterName nothing can be changed)",
+            f"cluster: {conf.text('ClusterName') or 'NAME'} in burst.yaml, before the first job (the ClusterName of a cluster that runs is not to be changed)",
         )
     yield from _read_again(conf, controller=controller)
     yield from _silence(config, conf)

@@ -95,7 +95,7 @@ def fails_to_start(program: Path, as_user: User) -> str:
     Called with an option it prints its usage and does nothing. As another user only where this is root.
     """
     switch = (
-        {"user": as_user.uid, "group": min(as_user.gids), "extra_groups": []}
+        {"user": as_user.uid, "group": min(as_user.gids), "extra_groups": sorted(as_user.gids)}
         if os.geteuid() == 0 and as_user.uid
         else {}
     )

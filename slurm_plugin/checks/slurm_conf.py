@@ -42,7 +42,7 @@ _DEFAULTS = {
 class SlurmConf:
     """``values`` by slurm.conf's names in lower case; ``source``: ``RUNNING``, or the file's path; ``hosts``: the controllers' names.
 
-    ``partitions``: those that there are. ``moment``: Unix seconds by the controller's clock when it answered, None from a file.
+    ``partitions``: those that there are.
     """
 
     values: Mapping[str, str]

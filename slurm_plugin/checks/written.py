@@ -12,14 +12,11 @@ from slurm_plugin.checks.slurm_conf import SlurmConf
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
 
-INCLUDED = ("spotburst.conf", "spotburst-gres.conf")
-"""Beside slurm.conf, as docs/ansible.md has them."""
-
 
 def stale(config: Config, conf: SlurmConf) -> Iterator[Finding]:
     """Files that stand beside slurm.conf, bear spotburst's mark, and differ from what burst.yaml gives."""
-    folder = config.slurm.conf.parent
-    programs = render.Programs.beside_python(_bin_dir(conf) / "python")
+    folder, bin_dir = config.slurm.conf.parent, _bin_dir(conf)
+    programs = render.Programs.beside_python(bin_dir / "python")
     try:
         fresh = {
             "spotburst.conf": render.spotburst_conf(config, conf.version, programs, folder / "spotburst.conf"),
@@ -27,16 +24,17 @@ def stale(config: Config, conf: SlurmConf) -> Iterator[Finding]:
         }
     except ConfigError:
         return
-    for name in INCLUDED:
+    for name, text in fresh.items():
         try:
             there = (folder / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        if render.MARK in there.partition("\n")[0] and there.rstrip("\n") != fresh[name].rstrip("\n"):
+        if render.MARK in there.partition("\n")[0] and there.rstrip("\n") != text.rstrip("\n"):
+            which = "slurm" if name == "spotburst.conf" else "gres"
             yield fault(
                 name,
-                f"{folder / name} is not what burst.yaml gives now (`spotburst render all --diff` shows where)",
-                f"`spotburst render install {'slurm' if name == 'spotburst.conf' else 'gres'}`, then `scontrol reconfigure` "
+                f"{folder / name} is not what burst.yaml gives now (`spotburst render all --diff --bin-dir {bin_dir}` shows where)",
+                f"`spotburst render install {which} --bin-dir {bin_dir}`, then `scontrol reconfigure` "
                 "(before 23.11, where nodes come or go, restart slurmctld)",
             )
 
