@@ -55,6 +55,7 @@ from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import OpenNotice
+from slurm_plugin.manager.comments import Comments
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.many import shared_reasons
@@ -100,6 +101,7 @@ class Applier:
     ) -> None:
         self.client, self.ledger, self.launcher, self.once, self.clock = client, ledger, launcher, once, clock
         self.damper = Damper()
+        self.comments = Comments(client)
         self._jobs: dict[int, Job] = {}
         """Of the present pass, by id."""
 
@@ -118,6 +120,10 @@ class Applier:
         for action in due:
             if not isinstance(action, UNDAMPED):
                 self.damper.done(action, view.now)
+        try:
+            self.comments.write()
+        except SlurmUnavailable as error:
+            self._silent(error)
         return bool(due)
 
     def _group(self, actions: list[Action], view: View, jobs_on: dict[str, list[Job]]) -> None:
@@ -323,7 +329,7 @@ class Applier:
         job = self._jobs.get(action.job_id)
         if job is not None:
             # First: nobody can tell a job that is gone. The accounting may not keep the comment; it always keeps the other.
-            self._try(partial(self._tell, job, text, event=False), action)
+            self._try(partial(self._tell, job, text, event=False, now=True), action)
             told = comment(job.admin_comment, text)
             self._try(partial(self.client.set_admin_comment, job.name_id, told), action)
         self.client.cancel(action.name_id)
@@ -345,7 +351,7 @@ class Applier:
                 raise refusal
         log.warning(action.why, job=action.name_id, attempt=action.restart_count)
         if job is not None:
-            self._try(partial(self._tell, job, action.why), action)
+            self._try(partial(self._tell, job, action.why, now=isinstance(action, EndJob)), action)
         if isinstance(action, EndJob):
             self.client.end(action.name_id)
         elif isinstance(action, HoldJob):
@@ -366,10 +372,13 @@ class Applier:
         elif job is not None:
             self._tell(job, action.text)
 
-    def _tell(self, job: Job, text: str, *, event: bool = True) -> None:
+    def _tell(self, job: Job, text: str, *, event: bool = True, now: bool = False) -> None:
         if event:
             self.ledger.event("told", text, job=job.job_id)
-        self.client.set_comment(job.name_id, comment(job.comment, text))
+        if now:
+            self.comments.tell_now(job, text)
+        else:
+            self.comments.tell(job, text)
 
     # --- trying -------------------------------------------------------------------------------------------------------
 
@@ -382,7 +391,7 @@ class Applier:
             work()
             return True
         except SlurmUnavailable as error:
-            self.once.fault("Slurm", f"does not answer, so nothing is concluded about nodes and jobs: {error}")
+            self._silent(error)
         except CloudUnavailable as error:
             self.once.fault(f"{what} at {getattr(action, 'provider', 'a cloud')}", str(error))
         except SlurmRefused as error:
@@ -390,6 +399,9 @@ class Applier:
         except Exception as error:
             log.error(f"{what} failed", error=str(error) or repr(error), exc_info=True, **keys)
         return False
+
+    def _silent(self, error: SlurmUnavailable) -> None:
+        self.once.fault("Slurm", f"does not answer, so nothing is concluded about nodes and jobs: {error}")
 
 
 def _of(actions: list[Action], kind: type[_Some]) -> list[_Some]:

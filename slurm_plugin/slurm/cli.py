@@ -134,6 +134,16 @@ class CliClient:
         directly, whose names the login node may not know)."""
         self._run("scancel", f"--signal={name}", checked(job_id))
 
+    def comment(self, job_id: str) -> str | None:
+        """``squeue --format=%k``, asked for alone, since it may hold anything."""
+        try:
+            text = self._run("squeue", "--noheader", "--states=all", f"--jobs={checked(job_id)}", "--format=%k")
+        except SlurmRefused as error:
+            if "invalid job id" not in str(error).lower():
+                raise
+            return None
+        return None if not text else "" if text.strip() == "(null)" else text.removesuffix("\n")
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """``scontrol update JobId=… Comment=…``; line breaks become spaces, and what is longer than Slurm takes is cut."""
         self._run("scontrol", "update", f"JobId={checked(job_id)}", f"Comment={comment_of(comment)}")

@@ -76,6 +76,10 @@ class SlurmClient(Protocol):
         """``scancel --signal``: to all steps of the job but its batch shell."""
         ...
 
+    def comment(self, job_id: str) -> str | None:
+        """The job's comment as it stands now; None where Slurm does not know the job."""
+        ...
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """Set the job's comment, the place where users look for why."""
         ...

@@ -106,6 +106,10 @@ class PyslurmClient:
         """``scancel --signal``."""
         self._commands.signal(job_id, name)
 
+    def comment(self, job_id: str) -> str | None:
+        """By ``squeue``."""
+        return self._commands.comment(job_id)
+
     def set_comment(self, job_id: str, comment: str) -> None:
         """Line breaks become spaces, and what is longer than Slurm takes is cut."""
         if not self._order(job_id, "update_job", changes={"comment": orders.comment_of(comment)}):

@@ -239,8 +239,9 @@ def test_any_text_survives_as_a_reason(client: SlurmClient, text: str) -> None:
 @pytest.mark.parametrize("text", TEXTS)
 def test_any_text_survives_as_a_comment(client: SlurmClient, submit: Callable[..., str], text: str) -> None:
     job_id = submit("--partition=spot", "--hold")
+    assert client.comment(job_id) == ""
     client.set_comment(job_id, text)
-    assert job(client, job_id).comment == text
+    assert job(client, job_id).comment == client.comment(job_id) == text
 
 
 def test_a_comment_longer_than_slurm_takes_is_cut(client: SlurmClient, submit: Callable[..., str]) -> None:
@@ -253,6 +254,10 @@ def test_line_breaks_become_spaces(client: SlurmClient, submit: Callable[..., st
     job_id = submit("--partition=spot", "--hold")
     client.set_comment(job_id, "one\ntwo")
     assert job(client, job_id).comment == "one two"
+
+
+def test_a_job_that_slurm_does_not_know_has_no_comment(client: SlurmClient) -> None:
+    assert client.comment("4000000") is None
 
 
 def test_many_nodes_in_one_call(client: SlurmClient) -> None:

@@ -210,6 +210,11 @@ class FakeSlurm:
             job.record = replace(job.record, states=frozenset({"CANCELLED"}))
         self.world.killer.act()
 
+    def comment(self, job_id: str) -> str | None:
+        self._answer()
+        job = self.job.get(int(job_id))
+        return None if job is None else job.record.comment
+
     def set_comment(self, job_id: str, comment: str) -> None:
         self._answer()
         job = self.job.get(int(job_id))

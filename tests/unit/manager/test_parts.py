@@ -166,6 +166,9 @@ class Slurm:
         self.fail(job_id)
         self.jobs.append(job_id)
 
+    def comment(self, job_id: str) -> str:
+        return ""
+
     def set_comment(self, job_id: str, text: str) -> None:
         self.fail(job_id)
 
