@@ -2,7 +2,8 @@
 # make test    set up, then run all tests
 # make lint    format, style and types
 # make bench   set up, then run the benchmarks
-.PHONY: demo test lint bench setup setup-test clean
+# make man     set up, then write the man pages into .work/man/man1
+.PHONY: demo test lint bench man setup setup-test clean
 PYTEST_ARGS ?=
 
 setup:
@@ -21,6 +22,9 @@ lint: setup-test
 	.venv/bin/ruff format --check .
 	.venv/bin/ruff check .
 	.venv/bin/mypy
+
+man: setup
+	@.venv/bin/spotburst man .work/man/man1
 
 bench: setup-test
 	@.venv/bin/python -m tests.bench

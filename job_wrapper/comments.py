@@ -60,11 +60,6 @@ def with_away(standing: str, since: float, text: str) -> str:
     return comment(f"{comment(_without(_AWAY, standing), '')} | {OURS}store away since {_moment(since)}", text)
 
 
-def is_marked(standing: str) -> bool:
-    """Whether one of the marks stands there."""
-    return any(_marks(standing))
-
-
 def without_marks(standing: str) -> str:
     """The comment without the marks, and without what was said of them."""
     return comment(_without(_LEFT, _without(_AWAY, standing)), "")

@@ -8,7 +8,7 @@ from __future__ import annotations
 import time
 from typing import Protocol
 
-from job_wrapper.comments import away_since, is_marked, with_away, without_marks
+from job_wrapper.comments import away_since, with_away, without_marks
 
 BOUND = 86400.0
 """Seconds for which a job is brought back without having found its store."""
@@ -61,7 +61,7 @@ def requeue(job: CommentedJob, found: bool, began: float, now: float) -> tuple[s
 
 
 def clear(job: CommentedJob) -> None:
-    """An attempt has begun, with its store: what stands in the comment about that, and about nodes that were left, is over."""
+    """An attempt has begun, with its store: what our part of the comment says, of the attempts before, their nodes and the store, is over."""
     standing = job.comment()
-    if standing is not None and is_marked(standing):
-        job.set_comment(without_marks(standing))
+    if standing is not None and (own := without_marks(standing)) != standing:
+        job.set_comment(own)

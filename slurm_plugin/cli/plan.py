@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Mapping
 from dataclasses import asdict, dataclass, replace
 from pathlib import Path
 from typing import Annotated
@@ -22,6 +23,8 @@ from slurm_plugin.placement import Need, OfferingState, same_zone
 from slurm_plugin.planning import Fallback, Line, Work, auto, fallback, line, without
 from slurm_plugin.prices import priced
 
+MOST = 1_000_000
+"""Of hours, GPUs, machines, money an hour."""
 SHOWN = (3600.0, 1800.0, 900.0)
 """Seconds: intervals to compare with, where none is given."""
 
@@ -109,6 +112,8 @@ def command(
 ) -> None:
     """Show what a reclaim costs with and without checkpoints, which interval loses least, and when to fall back to on-demand."""
     known, bounds = None, Recovery()
+    _refuse_odd({"--hours": hours, "--price": price, "--on-demand-price": on_demand_price})
+    _refuse_odd({"--gpus": gpus, "--nodes": nodes, "--reclaims-a-day": reclaims, "--reclaimed-at": reclaimed_at})
     if nodeset is not None:
         settings = needed_settings(config)
         found = next((n for n in settings.nodesets if n.name == nodeset), None)
@@ -222,6 +227,13 @@ def _intervals(given: list[str] | None) -> list[float]:
         if not SHORTEST <= seconds <= LONGEST:
             raise UsageError(f"--interval {seconds:g}: write from 1m to 6h")
     return found
+
+
+def _refuse_odd(figures: Mapping[str, float | None]) -> None:
+    """What no run has, and what no sum can be made of: NaN, infinity, more than a million."""
+    for option, figure in figures.items():
+        if figure is not None and not figure <= MOST:
+            raise UsageError(f"{option}: write a number up to {MOST:,}")
 
 
 def _money(amount: float) -> float:

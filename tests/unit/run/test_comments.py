@@ -119,6 +119,10 @@ def test_a_store_that_was_there_in_between_begins_the_day_anew() -> None:
     outages.requeue(job, False, now, now + 1800)
     outages.clear(job)
     assert job.standing == ""
+    job.standing = "mine | spotburst: CostLimit: 25 is all but spent"
+    outages.clear(job)
+    assert job.standing == "mine", "why an earlier attempt was held is over, too"
+    job.standing = ""
     outages.requeue(job, False, now + 86400, now + 86400 + 1800)
     outages.requeue(job, True, now, now + 2 * 86400)
     assert job.held == [False] * 3
