@@ -267,6 +267,8 @@ def _unreachable(view: View, node: Node) -> SetDown:
 def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     name, nodeset = node.name, view.policy.nodeset_of[node.name]
     current = index.current(name)
+    if current is not None and current.created < index.cut.get(name, 0.0):
+        current = None  # Slurm has powered it down since
     if current is not None and current.registered and _silent(view, index, node):
         yield _unreachable(view, node)  # it does not boot, whatever a slurmctld that was killed recalls
         return
@@ -276,7 +278,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         return
     if node.has("DRAIN"):
         return
-    if current is not None and current.created >= index.cut.get(name, 0.0):
+    if current is not None:
         if (
             current.state is IntentState.ASKED
             and not index.machines.get(

@@ -237,6 +237,9 @@ def test_the_silence_of_a_node_that_is_recalled_as_booting_counts(
     since = {"n1": NOW - silent}
     v = view([node("n1", COMING)], [], [i], [machine(i)], silent_since=since, own_network_suspect=suspect)
     assert ("SetDown" in kinds(decide(v))) is set_down
+    powered_down = (Request("suspend", ("n1",), NOW - 20, Path("r")),)
+    again = view([node("n1", COMING)], [], [i], [machine(i)], silent_since=since, requests=powered_down)
+    assert kinds(decide(again)) == ["Terminate"], "it boots anew"
 
 
 def test_a_suspend_request_ends_the_old_machine_before_the_name_is_used_again() -> None:
