@@ -18,7 +18,7 @@ from tests.fixtures.pages import ROOT, block
 from tests.fixtures.unmet import unmet
 
 EXAMPLES = ROOT / "examples"
-PATIENCE = 240.0
+PATIENCE = 420.0
 """Seconds: each attempt of some imports torch, beside all the others."""
 
 

@@ -13,7 +13,7 @@ from tests.cluster import scenes_examples
 from tests.cluster.counting import Stage
 from tests.cluster.playing import PATIENT, played, scenes
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
 NODES = 14
 SCENES = scenes(scenes_examples)
