@@ -101,7 +101,7 @@ def restore(store: ObjectStore, roots: Sequence[Path], part: Part, progress: Pro
     trees = plan(part, len(roots))
     works: dict[int, Path] = {}
     try:
-        for index, tree in trees.items():
+        for index in trees:
             root = roots[index]
             root.mkdir(parents=True, exist_ok=True)
             for left in root.glob(_WORK + "*"):

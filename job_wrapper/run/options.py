@@ -112,9 +112,7 @@ def parser() -> argparse.ArgumentParser:
         allow_abbrev=False,
         formatter_class=_formatter,
     )
-    made.add_argument(
-        "--name", default="main", help="tells several wrapped programs of one job apart (default: main)"
-    )
+    made.add_argument("--name", default="main", help="tells several wrapped programs of one job apart (default: main)")
     made.add_argument("--run", default="", metavar="NAME", help="a name for the run that outlives the job")
     made.add_argument(
         "--uri", default="", help="where checkpoints go: file:///shared/dir, s3://bucket/prefix, gs://… or az://…"
