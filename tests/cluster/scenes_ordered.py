@@ -114,6 +114,26 @@ def exclusive_node_lost(stage: Stage) -> None:
     job.finish()
 
 
+def left_in_bad_constraints(stage: Stage) -> None:
+    """A requeued job that nothing fits for a moment: Slurm gives it priority 0, with which it would wait for ever. The manager releases it."""
+    node = max(stage.client.nodes(), key=lambda n: (n.name.startswith("spot-"), len(n.name), n.name)).name
+
+    def features(words: str) -> None:
+        change = (f"nodename={node}", f"availablefeatures={words}", f"activefeatures={words}")
+        stage.cluster.run("scontrol", "update", *change)
+
+    features("spot,rare")
+    job = stage.counting("--constraint=rare")
+    features("spot")
+    stage.client.requeue(job.id)
+    job.until(lambda: job.now.reason == "BadConstraints", "BadConstraints", timeout=200)
+    assert job.now.priority == 0
+    features("spot,rare")
+    job.until_back()
+    job.finish()
+    assert "released: Slurm left it in BadConstraints" in stage.cluster.run("spotburst", "describe", job.id)
+
+
 def array_task(stage: Stage) -> None:
     array = stage.submit(stage.wrapped(), "--array=1-2").id
     one, two = Handle(stage, f"{array}_1"), Handle(stage, f"{array}_2")

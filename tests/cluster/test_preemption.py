@@ -16,7 +16,7 @@ from tests.fixtures.private_slurm import VERSIONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-NODES = 22
+NODES = 23
 SCENES = scenes(scenes_preempted, scenes_ordered)
 
 
