@@ -13,10 +13,12 @@ import pytest
 
 from tests.fixtures.pages import ROOT, block, blocks
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 GUIDES = ("user-guide.md", "admin-guide.md", "operations.md")
-LOOKING = re.compile(r"(spotburst (offerings|describe|attempts|checkpoints|cost|nodes|plan|render|report|check)|squeue|sinfo)\b")
+LOOKING = re.compile(
+    r"(spotburst (offerings|describe|attempts|checkpoints|cost|nodes|plan|render|report|check)|squeue|sinfo)\b"
+)
 """Commands of the guides that change nothing: all of them are typed."""
 FOLDER, OUTPUT = "/tmp/my-cluster", "/tmp/train-"
 BOUND = 150.0
