@@ -131,7 +131,7 @@ def left_in_bad_constraints(stage: Stage) -> None:
     features("spot,rare")
     job.until_back()
     job.finish()
-    assert "released: Slurm left it in BadConstraints" in stage.cluster.run("spotburst", "describe", job.id)
+    assert "manager: Slurm left it in BadConstraints" in stage.cluster.run("spotburst", "describe", job.id)
 
 
 def array_task(stage: Stage) -> None:
