@@ -6,7 +6,9 @@ import json
 from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
+from job_wrapper.interval import UNMEASURED
 from job_wrapper.store import write_manifest
+from slurm_plugin.cli import story
 
 if TYPE_CHECKING:
     from conftest import Said, Site
@@ -28,3 +30,18 @@ def test_the_newest_interval_and_its_reason(site: Site, spotburst: Callable[...,
     out = spotburst("describe", "123").out
     assert "Interval" in out
     assert "1 min 33 s: a save stops the program 0.1 s" in out
+
+
+def test_an_entry_that_is_older_than_its_own_measurement_says_so(site: Site) -> None:
+    claim = site.claim("123")
+
+    def told(**body: Any) -> str:
+        body |= {"interval": {"seconds": 600.0, "why": UNMEASURED, "auto": True}, "seconds": 3.0}
+        manifest = write_manifest(site.store, claim.run, claim.epoch, claim.data_prefix, step=1, parts={})
+        found = story.interval([claim.commit(manifest, step=1, body=body)])
+        assert found is not None
+        return found.why
+
+    assert told(requested_at=5.0, urgent=False).startswith("up to the attempt's first save, which took 3.0 s")
+    for body in ({"requested_at": None, "urgent": False}, {"requested_at": 5.0, "urgent": True}):
+        assert told(**body).startswith("no save measured yet: urgent ones, and those that the program makes by itself")

@@ -8,12 +8,13 @@ from collections.abc import Callable
 import pytest
 
 from job_wrapper.comments import OURS
-from job_wrapper.errors import ExitCode
+from job_wrapper.errors import ExitCode, UsageError
 from job_wrapper.reasons import said
 from job_wrapper.run.rules import ENDED
 from job_wrapper.store.log import RunLog
 from slurm_plugin import timeline
 from slurm_plugin.cli import attempts, story
+from slurm_plugin.cli.describe import unknown
 from slurm_plugin.cli.exits import meaning
 from slurm_plugin.slurm.records import Job
 from tests.unit.cli.conftest import Said, Site
@@ -126,3 +127,10 @@ def test_help_has_one_pair_of_brackets(spotburst: Spotburst) -> None:
     said = spotburst("store", "check", "--help").out
     assert "[URI]" in said
     assert "[[" not in said
+
+
+def test_a_job_that_slurm_does_not_know_is_told_as_that() -> None:
+    nowhere = UsageError("9: no run of it in file:///x/demo")
+    assert str(unknown("9", None, nowhere)).startswith("Slurm does not know job 9: there is none of that number")
+    away = str(unknown("9", "slurmctld does not answer", nowhere))
+    assert away == "9: no run of it in file:///x/demo. Slurm can't be asked about job 9: slurmctld does not answer"
