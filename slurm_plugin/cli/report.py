@@ -14,6 +14,7 @@ from job_wrapper.errors import UsageError
 from slurm_plugin.cli import output, story
 from slurm_plugin.cli.attempts import as_slurm_sees
 from slurm_plugin.cli.charges import charged
+from slurm_plugin.cli.cost import machines_of, of_all
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
     ClusterOption,
@@ -31,6 +32,7 @@ from slurm_plugin.cli.source import (
 )
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
+from slurm_plugin.prices import Cost
 from slurm_plugin.report.whole import Whole, whole
 from slurm_plugin.slurm.records import Job
 from slurm_plugin.timeline import attempts
@@ -99,9 +101,12 @@ def gather(
         ("Comment", shown.comment if shown else None),
     ]
     charges = charged(known, job, shown)
+    machines = [machines_of(one, shown, charges) for one in made]
+    costed = [of_all(price, count) for price, count in zip(paid, machines, strict=True)]
     notes = list(_missing(known, shown, slurm_error, any(cost.paid is not None for cost in paid)))
     return whole(
-        job, f"{where.store.uri}/{run}", entries, made, shown, facts, paid, currency, charges,
+        job, f"{where.store.uri}/{run}", entries, made, shown, facts,
+        [Cost(row.hours, row.paid, row.on_demand) for row in costed], currency, machines,
         decisions(known, job, shown), notes, now,
     )  # fmt: skip
 
@@ -117,9 +122,7 @@ def _missing(known: Config | None, shown: Job | None, slurm_error: str | None, p
         return notes
     fault = _ledger_fault(known)
     if fault:
-        notes.append(
-            f"The manager's ledger can't be read by this user ({fault}): its decisions are not told, and costs are of one machine."
-        )
+        notes.append(f"The manager's ledger can't be read by this user ({fault}): its decisions are not told.")
     if not priced:
         notes.append(
             "Not all prices are known, so what it cost is not: burst.yaml's `prices` names a table of them."

@@ -15,8 +15,7 @@ BAR = 60
 def figures(told: Whole) -> list[tuple[str, str | None]]:
     """Names and values of the sums; None for what is not known."""
     totals, money = told.record.totals, told.money
-    many = f" ({money.machines} machines at a time)" if money.machines and money.machines > 1 else ""
-    one = "" if money.machines else " a machine"
+    many = f" ({money.machines} machines at a time)" if money.machines > 1 else ""
     lost = (output.duration(totals.lost) if totals.lost else "none") or ""
     if totals.silent:
         lost = (f"{lost}, and " if totals.lost else "") + f"at most {output.duration(totals.silent)}"
@@ -32,8 +31,8 @@ def figures(told: Whole) -> list[tuple[str, str | None]]:
         ("Waited", output.duration(totals.waited)),
         ("Restoring", output.duration(totals.started)),
         ("Saves", _saves(totals.saves, totals.save_seconds)),
-        ("Cost", f"{paid}{one}{many}" if paid else "not known"),
-        ("On demand", f"{usual}{one}, for the same time" if usual else "not known"),
+        ("Cost", f"{paid}{many}" if paid else "not known"),
+        ("On demand", f"{usual}, for the same time" if usual else "not known"),
     ]
 
 

@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Mapping, Sequence
+from collections.abc import Sequence
 from dataclasses import asdict, dataclass
-from itertools import zip_longest
 from typing import Any
 
 from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
-from slurm_plugin.cli.charges import Charged
 from slurm_plugin.prices import Cost, total
 from slurm_plugin.report.curves import Curve, Line, curves, steps
 from slurm_plugin.report.record import Doing, Record, record
@@ -31,8 +29,8 @@ class Money:
     saved: float | None
     """What the work that restored checkpoints spared would have cost."""
     currency: str
-    machines: int | None
-    """At a time; None where that is not known, and the sums are of one."""
+    machines: int
+    """At a time, at most."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -135,12 +133,12 @@ def whole(
     facts: Sequence[tuple[str, str | None]],
     costs: Sequence[Cost],
     currency: str,
-    charges: Charged | None,
+    machines: Sequence[int],
     decisions: Sequence[tuple[float, str]],
     notes: Sequence[str],
     now: float,
 ) -> Whole:
-    """From what was found in the store, in Slurm and in the ledger. ``notes``: what of it could not be had."""
+    """From what was found in the store, in Slurm and in the ledger. ``machines`` of each attempt, and ``costs`` of all of them; ``notes``: what could not be had."""
     found = record(entries, made, now, float(shown.submit_time) if shown is not None else None)
     drawn = curves(entries, made)
     told = list(notes)
@@ -162,7 +160,7 @@ def whole(
         record=found,
         curves=tuple(drawn),
         steps=tuple(steps(entries, made)),
-        money=_money(found, costs, currency, charges),
+        money=_money(found, costs, currency, machines),
         costs=tuple(costs),
         story=tuple(sorted([*story.timeline(entries), *decisions], key=lambda event: event[0])),
         notes=tuple(told),
@@ -170,18 +168,9 @@ def whole(
     )
 
 
-def _money(found: Record, costs: Sequence[Cost], currency: str, charges: Charged | None) -> Money:
-    one = total(costs)
-    machines: Mapping[int, int] = {c.restart_count: c.machines for c in charges.attempts} if charges else {}
-    paid, usual, most = one.paid, one.on_demand, None
-    if charges is not None and charges.attempts:
-        paid, most = charges.spent, max(machines.values())
-        parts = [
-            None if cost.on_demand is None else cost.on_demand * machines.get(row.attempt.restart_count, row.attempt.machines)
-            for cost, row in zip_longest(costs, found.rows)
-        ]
-        usual = None if None in parts else sum(part for part in parts if part is not None)
-    hours = one.hours * (most or 1)
-    rate = paid / hours if paid is not None and hours else None
-    saved = None if rate is None else rate * (most or 1) * found.totals.saved / 3600.0
-    return Money(paid, usual, saved, currency, most)
+def _money(found: Record, costs: Sequence[Cost], currency: str, machines: Sequence[int]) -> Money:
+    """``costs``: of all machines of each attempt."""
+    whole, most = total(costs), max(machines, default=1)
+    rate = whole.paid / whole.hours if whole.paid is not None and whole.hours else None
+    saved = None if rate is None else rate * most * found.totals.saved / 3600.0
+    return Money(whole.paid, whole.on_demand, saved, currency, most)

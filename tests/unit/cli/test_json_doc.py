@@ -29,7 +29,7 @@ def documented(section: str) -> set[str]:
 
 @pytest.mark.parametrize(
     "command",
-    [["describe", "123"], ["attempts", "123"], ["checkpoints", "123"], ["cost", "123"], ["plan", "--hours", "1", "--price", "1"],
+    [["describe", "123"], ["attempts", "123"], ["report", "123"], ["checkpoints", "123"], ["cost", "123"], ["plan", "--hours", "1", "--price", "1"],
      ["checkpoints", "delete", "123", "--yes"]],
 )  # fmt: skip
 def test_what_is_printed_is_documented(command: list[str], site: Site, spotburst: Callable[..., Said]) -> None:
