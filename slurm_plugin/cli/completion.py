@@ -66,7 +66,7 @@ def _quietly(ask: Callable[[], Iterable[tuple[str, str]]]) -> Callable[[str], Fo
             return []  # anything on the terminal now would spoil the line that is being typed
         return found[:MOST]
 
-    del complete.__wrapped__  # type: ignore[attr-defined]  # else typer takes the parameters from there
+    del complete.__wrapped__  # else typer takes the parameters from there
     return complete
 
 
