@@ -11,6 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_plugin.cli.output import duration
+from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.metrics import standing, state_of
 from slurm_plugin.manager.saves import Saved
 from slurm_plugin.reconcile.flags import Phase
@@ -87,8 +88,9 @@ def _tiles(view: View, jobs: Collection[Job], now: float) -> tuple[tuple[str, st
     slurm = view.nodes is not None and view.jobs is not None
     age = max(0.0, now - view.now)
     clouds = ", ".join(sorted(view.silent_providers))
-    rate = sum(view.known.prices.get(i.offering_id, 0.0) for i in view.intents)
-    unknown = sum(i.offering_id not in view.known.prices for i in view.intents)
+    paid = [i.offering_id for i in view.intents if i.state is not IntentState.ASKED]
+    rate = sum(view.known.prices.get(offering_id, 0.0) for offering_id in paid)
+    unknown = sum(offering_id not in view.known.prices for offering_id in paid)
     cost = f"{rate:.2f} an hour" + (f", {unknown} without a price" if unknown else "")
     return (
         ("Manager", f"last pass {duration(age)} ago", "bad" if age > 120 else "good"),
@@ -157,7 +159,7 @@ def _nodes(view: View, jobs_on: Mapping[str, list[str]] | None, now: float) -> T
             (
                 Cell(name),
                 Cell(nodeset),
-                Cell(state + (f", silent for {duration(now - silent)}" if silent else ""), "bad" if silent or state == "down" else "good" if state == "up" else ""),
+                Cell(state + (f", silent for {duration(max(0.0, now - silent))}" if silent else ""), "bad" if silent or state == "down" else "good" if state == "up" else ""),
                 *([Cell(_few(jobs_on.get(name, ())))] if jobs_on is not None else []),
                 Cell(since),
                 Cell(f"{duration(max(0.0, now - intent.created))}" if intent else "", number=True),

@@ -337,6 +337,7 @@ def test_the_page_shows_what_goes_on_and_nobodys_secrets(start: Callable[..., Mo
         "PENDING (BeginTime)",
         ">7<",
         "Cluster demo",
+        "3.00 an hour",
     ):
         assert shown in text, shown
     assert ">10<" not in text, "a job in no partition of ours"
