@@ -120,7 +120,7 @@ def log(step: int, /, **values: Any) -> None:
         atexit.register(_log_rest)
     try:
         message = _gathered.add(int(step), values)
-    except (TypeError, ValueError) as error:
+    except (TypeError, ValueError, OverflowError, RuntimeError) as error:  # the last is torch's, of a complex number
         raise UsageError(f"log({step!r}, {', '.join(values)}): give a whole number and numbers ({error})") from error
     _send(message, path)
 

@@ -91,8 +91,8 @@ class SpotburstCallback(Callback):
         """The save boundary, unless gradients are still being summed (they are in no checkpoint), or the epoch ends now."""
         self._batches += 1
         self._resumed = False
-        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]
-        if self.checkpoint is not None and self.checkpoint.active and not trainer.global_step % every:
+        every: int = trainer.log_every_n_steps  # type: ignore[attr-defined]  # 0: never
+        if self.checkpoint is not None and self.checkpoint.active and every and not trainer.global_step % every:
             _tell(trainer, outputs)
         loop = trainer.fit_loop
         if not loop._should_accumulate() and not loop.epoch_loop._num_ready_batches_reached():

@@ -311,8 +311,9 @@ class _Welcome:
 
 def leave(code: int, quiet: bool) -> int:
     """End with ``code``: at once where a thread hangs, since Python would wait for it."""
-    sys.stdout.flush()
-    sys.stderr.flush()
+    for stream in (sys.stdout, sys.stderr):
+        if stream is not None:  # closed before this process began
+            stream.flush()
     if not quiet:
         os._exit(code)
     return code

@@ -81,6 +81,9 @@ def _command_of(log: RunLog) -> str:
             words = entry.body.get("command")
             if entry.kind is Kind.CLAIM and isinstance(words, list):
                 text = " ".join(shlex.join(map(str, words)).split())
+                text = "".join(
+                    c if c.isprintable() else "?" for c in text
+                )  # it goes to a terminal, and may be another's
                 return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
     return ""
 

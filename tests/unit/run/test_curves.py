@@ -132,8 +132,9 @@ def test_without_a_wrapper_nothing_happens_and_nonsense_is_said(
     job_wrapper.log(1, loss="not looked at")
     monkeypatch.setenv("SPOTBURST_SOCKET", str(tmp_path / "gone"))
     job_wrapper.log(1, loss=1.0)
-    with pytest.raises(UsageError, match="give a whole number and numbers"):
-        job_wrapper.log(1, loss="high")
+    for step, value in ((1, "high"), (1, 10**400), (math.inf, 1.0)):
+        with pytest.raises(UsageError, match="give a whole number and numbers"):
+            job_wrapper.log(step, loss=value)  # type: ignore[arg-type]
 
 
 def test_the_curve_goes_on_across_attempts(room: Room) -> None:

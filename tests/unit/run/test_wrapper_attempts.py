@@ -23,12 +23,20 @@ def test_finished_run_is_not_run_again(room: Room) -> None:
     assert "ended successfully" in err
 
 
+def test_a_wrapper_whose_outputs_are_closed_saves_and_ends_as_ever(room: Room) -> None:
+    (room.path / "state").mkdir()
+    room.wrapper = f"import sys; sys.stdout = sys.stderr = None; {room.wrapper}"
+    code, _, _ = room.run(["sh", "-c", "echo x >state/file; exit 0"], "--state-dir", str(room.path / "state"))
+    assert code == 0
+    assert room.kinds() == ["claim", "commit", "end"]
+
+
 def test_another_command_of_the_same_job_needs_a_name(room: Room) -> None:
-    room.run(["sh", "-c", "exit 0", "a word"])
+    room.run(["sh", "-c", "exit 0", "a \x1b[2J word"])
     code, _, err = room.run(["echo", "second"], SLURM_STEP_ID="1")
     assert code == ExitCode.USAGE
     assert "--name" in err
-    assert "has finished with another command than this one, sh -c 'exit 0' 'a word': give" in err
+    assert "has finished with another command than this one, sh -c 'exit 0' 'a ?[2J word': give" in err
     code, out, _ = room.run(["echo", "second"], "--name", "second", SLURM_STEP_ID="1")
     assert (code, out) == (0, "second\n")
 
