@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import ctypes
 import threading
 from collections.abc import Iterable, Iterator, Sequence
@@ -70,13 +71,13 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
         else:
             others.append((tensor, offset, length))
     left = iter(pieces)
-    helpers = [
-        threading.Thread(target=move, args=(left,), name="spotburst-copy", daemon=True)
-        for _ in range(min(processors(), _THREADS, sum(length for _, _, length in pieces) // _PER_THREAD) - 1)
-    ]
-    for helper in helpers:
-        helper.start()
+    helpers: list[threading.Thread] = []
     try:
+        with contextlib.suppress(RuntimeError):  # no more threads are to be had: those that there are do it
+            for _ in range(min(processors(), _THREADS, sum(length for _, _, length in pieces) // _PER_THREAD) - 1):
+                helper = threading.Thread(target=move, args=(left,), name="spotburst-copy", daemon=True)
+                helper.start()
+                helpers.append(helper)
         for tensor, at, length in others:
             _copy_to(pages, tensor, at, length)
         move(left)

@@ -35,8 +35,8 @@ class Overtaken(SpotburstError):
 class LateCopy:
     """What is left to copy when training goes on. ``done`` is set when it may be written again."""
 
-    def __init__(self, tracker: WriteTracker, pieces: list[Piece], live: list[torch.Tensor]) -> None:
-        """Begins to watch. ``live`` are the tensors, whose memory must stay. Raises ``OSError``."""
+    def __init__(self, tracker: WriteTracker, pieces: list[Piece], live: list[torch.UntypedStorage]) -> None:
+        """Begins to watch. ``live`` is the memory, which must stay: a tensor alone may be given another (``.data =``). Raises ``OSError``."""
         self.done = threading.Event()
         self.torn = False
         self._tracker, self._pieces, self._live = tracker, pieces, live
@@ -105,7 +105,7 @@ class Overlap:
         if not pieces:
             return now, None
         try:
-            self._late = LateCopy(self._tracker, pieces, [tensor for tensor, _, _ in late])
+            self._late = LateCopy(self._tracker, pieces, [tensor.untyped_storage() for tensor, _, _ in late])
         except OSError as error:
             log.debug("no overlap: %s", error)
             return [*now, *late], None

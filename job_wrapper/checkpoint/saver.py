@@ -14,7 +14,7 @@ from job_wrapper.checkpoint.staging import Arena
 from job_wrapper.checkpoint.state import Encoded
 from job_wrapper.checkpoint.streaming import Stream, content_of
 from job_wrapper.client import Committed
-from job_wrapper.errors import SpotburstError, StoreError, kind_of
+from job_wrapper.errors import CheckpointFailed, SpotburstError, StoreError, kind_of
 from job_wrapper.store import ObjectRef, Part, PartWriter, read_part
 from job_wrapper.store.write import BaseGoneError
 
@@ -106,7 +106,15 @@ class Save:
         """
         self._started = time.monotonic()
         content = self._content
-        self._thread.start()
+        try:
+            self._thread.start()
+        except RuntimeError as error:
+            self.error = Replaced("never begun")
+            self._ended(self)
+            self.done.set()
+            raise CheckpointFailed(
+                f"there is no thread to save step {self.step} in ({error}): the limit of processes and threads is reached (ulimit -u, pids.max)"
+            ) from error
         try:
             content.copy()
             if self.seq is not None and not self.live:

@@ -16,6 +16,7 @@ from torch import nn
 
 from job_wrapper.checkpoint import Checkpointer, overlap, staging
 from job_wrapper.checkpoint.write_tracking import WriteTracker
+from job_wrapper.errors import CheckpointFailed
 from tests.unit.checkpoint.test_checkpointer import Recorder, settled, stored, until
 from tests.unit.checkpoint.test_write_tracking import kernel  # noqa: F401
 from tests.unit.checkpoint.training import assert_equal
@@ -105,6 +106,24 @@ def test_training_goes_on_and_the_optimizer_waits(committer: Recorder, held: Hel
         assert committer.commits == [(1, 1)]
         assert_equal(saved(committer, 1), before)
         assert not torch.equal(program.model[0].weight, before[0]["0.weight"])
+
+
+def test_memory_that_the_program_lets_go_is_copied_all_the_same(committer: Recorder, held: Held) -> None:
+    program = Program()
+    with program.open(committer) as checkpoint:
+        committer.ask()
+        checkpoint.step()
+        before = program.state()
+        assert held.reached.wait(30)
+        for states in program.optimizer.state.values():
+            for one in states.values():
+                one.data = one.detach().clone()
+        taken = [torch.full((WIDTH, WIDTH), 7.0) for _ in range(16)]
+        held.open.set()
+        settled(checkpoint)
+        del taken
+        assert committer.commits == [(1, 1)]
+        assert_equal(saved(committer, 1), before)
 
 
 def step_without_hooks(program: Program) -> None:
@@ -202,6 +221,31 @@ def test_nobody_waits_for_a_copy_that_failed(committer: Recorder, monkeypatch: p
         settled(checkpoint)
         assert committer.commits == [(2, 2)]
         assert_equal(saved(committer, 2), before)
+
+
+def test_no_thread_to_save_in_is_said_and_nobody_waits_for_it(
+    committer: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    start = threading.Thread.start
+
+    def refuse(thread: threading.Thread) -> None:
+        if thread.name == "spotburst-save":
+            raise RuntimeError("can't start new thread")
+        start(thread)
+
+    program = Program()
+    with program.open(committer) as checkpoint:
+        with monkeypatch.context() as patch:
+            patch.setattr(threading.Thread, "start", refuse)
+            committer.ask()
+            with pytest.raises(CheckpointFailed, match=r"step 1 in \(can't start new thread\)"):
+                checkpoint.step()
+        assert checkpoint._saving is None
+        program.optimizer.step()
+        checkpoint.save()
+        checkpoint.step()
+        settled(checkpoint)
+        assert committer.commits[-1][0] == 2
 
 
 def test_an_optimizer_may_hold_what_has_no_address() -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import threading
 from typing import Any
 
 import pytest
@@ -9,9 +10,10 @@ import torch
 from hypothesis import given
 from hypothesis import strategies as st
 
-from job_wrapper.checkpoint import Checkpointer, UnsupportedState, staging
+from job_wrapper.checkpoint import Checkpointer, UnsupportedState, copying, staging
 from job_wrapper.checkpoint.bundles import ALIGNMENT, BELOW, SIZE, aligned
 from job_wrapper.checkpoint.layout import BLOCK, blocks_of, lay_out
+from job_wrapper.checkpoint.memory import Pages
 from job_wrapper.errors import CheckpointFailed
 from tests.unit.checkpoint.test_checkpointer import Gate, Recorder, gated, settled, stored
 from tests.unit.checkpoint.training import assert_equal
@@ -98,6 +100,19 @@ def test_a_state_that_cannot_be_copied_is_not_committed_and_the_next_one_is(
         assert_equal(stored(committer, "small")[3], many())
     packs = {info.key for info in committer.store.list(committer.run) if info.key.endswith(".pack")}
     assert packs <= {key for part in stored_packs(committer) for key in part}
+
+
+def test_where_no_more_threads_are_to_be_had_one_copies_all(monkeypatch: pytest.MonkeyPatch) -> None:
+    def refuse(_: threading.Thread) -> None:
+        raise RuntimeError("can't start new thread")
+
+    monkeypatch.setattr(copying, "processors", lambda: 4)
+    monkeypatch.setattr(copying, "_PER_THREAD", 1000)
+    monkeypatch.setattr(threading.Thread, "start", refuse)
+    tensor = torch.randn(5000)
+    pages = Pages(tensor.nbytes)
+    copying.copy_large(pages, [(tensor, 0, tensor.nbytes)])
+    assert torch.equal(pages.bytes[: tensor.nbytes].view(torch.float32), tensor)
 
 
 def stored_packs(committer: Recorder) -> list[tuple[str, ...]]:
