@@ -19,6 +19,7 @@ from job_wrapper.checkpoint.layout import Plan, paged, plan, small_of
 from job_wrapper.checkpoint.memory import NoRoomError, Pages, synchronize
 from job_wrapper.checkpoint.overlap import LateCopy, Overlap
 from job_wrapper.checkpoint.state import Encoded, dtype_name
+from job_wrapper.errors import UsageError
 from job_wrapper.store import PartWriter
 
 log = logging.getLogger("spotburst")
@@ -159,7 +160,13 @@ class Batch:
 
 
 def arena_for(staging: bool | Literal["overlap"], optimizers: Sequence[torch.optim.Optimizer]) -> Arena | None:
-    """What ``Checkpointer(staging=…)`` asks for."""
+    """What ``Checkpointer(staging=…)`` asks for. Raises ``UsageError`` for another word than it knows."""
+    if staging not in (True, False, "overlap"):
+        raise UsageError(f'Checkpointer(staging={staging!r}): staging is True, False or "overlap"')
+    if staging == "overlap" and not optimizers:
+        log.warning(
+            "staging='overlap' is for optimizers given by name, as in Checkpointer(optimizer=…): there is none, so nothing is copied late"
+        )
     if not staging:
         return None
     arena = Arena()

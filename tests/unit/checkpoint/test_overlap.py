@@ -16,7 +16,7 @@ from torch import nn
 
 from job_wrapper.checkpoint import Checkpointer, overlap, staging
 from job_wrapper.checkpoint.write_tracking import WriteTracker
-from job_wrapper.errors import CheckpointFailed
+from job_wrapper.errors import CheckpointFailed, UsageError
 from tests.unit.checkpoint.test_checkpointer import Recorder, settled, stored, until
 from tests.unit.checkpoint.test_write_tracking import kernel  # noqa: F401
 from tests.unit.checkpoint.training import assert_equal
@@ -293,3 +293,8 @@ def test_where_the_kernel_tells_nothing_all_is_copied_at_once(
     assert not held.reached.is_set()
     told = [record for record in caplog.records if "staging='overlap'" in record.getMessage()]
     assert len(told) == (refused != "later")
+
+
+def test_a_word_that_staging_does_not_know_is_an_error(committer: Recorder) -> None:
+    with pytest.raises(UsageError, match="overlp"):
+        Checkpointer(model=torch.nn.Linear(2, 2), committer=committer, staging="overlp")  # type: ignore[arg-type]
