@@ -144,7 +144,7 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     assert {name: files_of_slurm(machine) for name, machine in site.items()} == before
     for machine in site.values():
         assert not (machine.root / "opt/spotburst").exists()
-        assert machine.run("systemctl list-unit-files --no-legend 'spotburst*'") == ""
+        assert machine.run("systemctl list-unit-files --no-legend 'spotburst*'", check=False) == ""
     assert not secrets.exists()
     assert login.run("sinfo --noheader --format=%P").split() == ["own"]
     image.run("systemctl restart slurmd")
