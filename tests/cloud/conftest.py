@@ -26,6 +26,8 @@ def ec2(ec2_server: Ec2Server, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     """The aws provider, its cloud as new."""
     from tests.fixtures.ec2_stage import Ec2Stage
 
+    # The server answers in this process: on a busy machine that may take long, and is no fault of the cloud's.
+    monkeypatch.setattr("slurm_plugin.cloud.aws.client.READ_TIMEOUT", 60.0)
     for name in ("AWS_ACCESS_KEY_ID", "AWS_SECRET_ACCESS_KEY"):
         monkeypatch.setenv(name, "testing")
     ec2_server.reset()

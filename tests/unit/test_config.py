@@ -179,10 +179,15 @@ def test_a_wrong_unit_says_which_there_are(tmp_path: Path) -> None:
     assert "partitions.0.grace_time: '30x' is not a duration: write a number with s, m, h or d" in text
 
 
-@given(st.floats(0, 1e6, allow_nan=False), st.sampled_from("smhd"))
+@given(st.floats(0, 10_000, allow_nan=False), st.sampled_from("smhd"))
 def test_durations(number: float, unit: str) -> None:
     seconds = parse_duration(f"{number:.3f}{unit}")
     assert seconds == pytest.approx(round(number, 3) * {"s": 1, "m": 60, "h": 3600, "d": 86400}[unit], abs=1e-6)
+
+
+def test_a_duration_has_a_bound() -> None:
+    with pytest.raises(ValueError, match="at most 10000d"):
+        parse_duration("10001d")
 
 
 WRONG: list[tuple[str, Callable[[dict[str, Any]], object], str]] = [
