@@ -51,7 +51,15 @@ class Stage:
     def boot(self, nodes: list[str]) -> None:
         """Bring these up before they are needed, so that no job waits for Slurm's tick of 30 s."""
         self.client.update_nodes(nodes, state="power_up")
-        self.wait(lambda: all(n.up and n.has("IDLE") for n in self.client.nodes() if n.name in nodes), "the nodes")
+
+        def idle() -> bool:
+            found = [n for n in self.client.nodes() if n.name in nodes]
+            # slurmctld may forget one that registers within the second of its launch, and takes it back at ResumeTimeout.
+            if off := [n.name for n in found if n.has("POWERED_DOWN") and not n.has("POWER_UP", "POWERING_UP")]:
+                self.client.update_nodes(off, state="power_up")
+            return all(n.up and n.has("IDLE") for n in found)
+
+        self.wait(idle, "the nodes")
 
     def jobs(self) -> tuple[Job, ...]:
         """All that Slurm knows, at most ``LOOK`` seconds old."""
