@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from typing import Any
 
+from slurm_plugin.actions import Action
 from slurm_plugin.cloud.provider import Instance, InstanceState, Market, Offering
 from slurm_plugin.ledger_records import Intent, IntentState
+from slurm_plugin.placement import OfferingState
 from slurm_plugin.reconcile import Listing, NodeSetFacts, Policy, Shape, View
 from slurm_plugin.slurm.records import Job, Node, Partition
 
@@ -116,3 +118,12 @@ def view(
         intents=tuple(intents or ()),
         **changes,
     )
+
+
+def cooled(*ids: str, seconds: float = 300.0) -> dict[str, OfferingState]:
+    """These offerings as refused, for so long."""
+    return {i: OfferingState(i, 1, refused_until=NOW + seconds, text="Insufficient: none left") for i in ids}
+
+
+def kinds(actions: tuple[Action, ...]) -> list[str]:
+    return [type(a).__name__ for a in actions]
