@@ -2,13 +2,11 @@
 
 from __future__ import annotations
 
-import sqlite3
 from dataclasses import dataclass
 
 from slurm_plugin.cli import output
+from slurm_plugin.cli.from_ledger import from_ledger, number_of
 from slurm_plugin.config import Config
-from slurm_plugin.errors import ConfigError
-from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import AttemptCost
 from slurm_plugin.placement.limit import cost_limit
 from slurm_plugin.slurm.records import Job
@@ -36,19 +34,13 @@ class Charged:
 
 def charged(config: Config | None, job: str, shown: Job | None) -> Charged | None:
     """None where this user may not read the ledger, or the job is not known there."""
-    number = shown.job_id if shown is not None else int(job) if job.isdigit() else None
+    number = number_of(job, shown)
     if config is None or number is None:
         return None
-    try:
-        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
-    except (ConfigError, OSError):
+    found, _ = from_ledger(config, lambda ledger: (ledger.attempt_costs(number), ledger.seen_jobs().get(number)))
+    if found is None:
         return None
-    try:
-        made, seen = ledger.attempt_costs(number), ledger.seen_jobs().get(number)
-    except sqlite3.Error:
-        return None
-    finally:
-        ledger.close()
+    made, seen = found
     on = seen.nodeset if seen is not None else next((s.name for n in (shown.nodes if shown else ()) if (s := config.nodeset_of(n))), "")  # fmt: skip
     rules = next((config.rules_of(nodeset) for nodeset in config.nodesets if nodeset.name == on), None)
     limit = cost_limit(shown.comment if shown is not None else "", rules).limit

@@ -2,18 +2,17 @@
 
 from __future__ import annotations
 
-import contextlib
-import sqlite3
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, field
 
+from slurm_plugin.cli.from_ledger import from_ledger
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import WAITING
 from slurm_plugin.placement import Experience, OfferingState
-from slurm_plugin.prices import Cost, PriceTable, cost, load_prices
+from slurm_plugin.prices import OF_CLOUDS, Cost, PriceTable, cost, load_prices
 from slurm_plugin.timeline import Attempt
 
 
@@ -32,17 +31,14 @@ class Remembered:
     @property
     def currency(self) -> str:
         """Of all prices. Clouds tell theirs in US dollars."""
-        return self.table.currency if self.table else "USD"
+        return self.table.currency if self.table else OF_CLOUDS
 
 
 def remembered(config: Config) -> Remembered:
     """Never raises: what can't be read is told in ``missing``."""
     table, fault = _table(config)
-    try:
-        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
-    except (ConfigError, OSError) as error:
-        return Remembered(table=table, missing=f"nothing is known of what happened to offerings: {error}")
-    try:
+
+    def all_of(ledger: Ledger) -> Remembered:
         waits = {
             int(name.removeprefix("job:")): counter.last
             for (name, kind), counter in ledger.counters().items()
@@ -51,10 +47,9 @@ def remembered(config: Config) -> Remembered:
         return Remembered(
             ledger.offerings(), ledger.experience(), ledger.live_prices(), waits, table, fault, ledger.sizes()
         )
-    except sqlite3.Error as error:
-        return Remembered(table=table, missing=f"the ledger can't be read: {error}")
-    finally:
-        ledger.close()
+
+    found, why = from_ledger(config, all_of)
+    return found or Remembered(table=table, missing=f"nothing is known of what happened to offerings: {why}")
 
 
 def costs(config: Config | None, made: Sequence[Attempt], now: float) -> tuple[list[Cost], str]:
@@ -62,20 +57,10 @@ def costs(config: Config | None, made: Sequence[Attempt], now: float) -> tuple[l
     if config is None:
         return [cost(_hours(one, now), "", None, {}) for one in made], ""
     table, _ = _table(config)
-    ledger: Ledger | None = None
-    with contextlib.suppress(ConfigError, OSError):
-        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
-    try:
-        found = [
-            cost(_hours(one, now), one.offering, table, ledger.live_prices(one.started) if ledger else {})
-            for one in made
-        ]
-    except sqlite3.Error:
-        found = [cost(_hours(one, now), one.offering, table, {}) for one in made]
-    finally:
-        if ledger is not None:
-            ledger.close()
-    return found, table.currency if table else "USD"
+    told, _ = from_ledger(config, lambda ledger: [ledger.live_prices(one.started) for one in made])
+    live = told or [{} for _ in made]
+    found = [cost(_hours(one, now), one.offering, table, prices) for one, prices in zip(made, live, strict=True)]
+    return found, table.currency if table else OF_CLOUDS
 
 
 def _table(config: Config) -> tuple[PriceTable | None, str]:

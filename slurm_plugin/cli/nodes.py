@@ -2,14 +2,12 @@
 
 from __future__ import annotations
 
-import sqlite3
 from collections import defaultdict
 
 from slurm_plugin.cli import output
+from slurm_plugin.cli.from_ledger import from_ledger
 from slurm_plugin.cli.source import ConfigOption, JsonOption, settings, slurm_client
 from slurm_plugin.config import Config
-from slurm_plugin.errors import ConfigError
-from slurm_plugin.ledger import Ledger
 
 
 def command(config: ConfigOption = None, json: JsonOption = False) -> None:
@@ -65,15 +63,7 @@ def _machines(config: Config | None) -> dict[str, list[str]]:
     found: dict[str, list[str]] = defaultdict(list)
     if config is None:
         return found
-    try:
-        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
-    except (ConfigError, OSError):
-        return found
-    try:
-        for intent in ledger.intents():
-            found[intent.node].append(intent.instance_id or intent.launch_id)
-    except sqlite3.Error:
-        return {}
-    finally:
-        ledger.close()
+    intents, _ = from_ledger(config, lambda ledger: ledger.intents())
+    for intent in intents or ():
+        found[intent.node].append(intent.instance_id or intent.launch_id)
     return found

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import sqlite3
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -19,6 +18,7 @@ from job_wrapper.store import RunLog, find_runs, open_store, run_path
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.shown import without_end
 from slurm_plugin.cli import completion
+from slurm_plugin.cli.from_ledger import from_ledger, number_of
 from slurm_plugin.cli.job_ids import holds, instead_of, is_job_id
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
@@ -149,12 +149,13 @@ def find_run(where: Place, job: str, name: str | None, shown: Job | None = None)
 
 @dataclass(frozen=True, slots=True)
 class Found:
-    """A job's run. ``shown``: the job as Slurm shows it, if Slurm was asked and knows it."""
+    """A job's run. ``shown``: the job as Slurm shows it, if Slurm was asked and knows it; ``slurm_error``: why it could not be asked."""
 
     config: Config | None
     where: Place
     path: str
     shown: Job | None
+    slurm_error: str | None = None
 
     @property
     def log(self) -> RunLog:
@@ -178,8 +179,8 @@ def open_run(
     """
     known = settings(config)
     where = place(known, uri, endpoint_url, cluster)
-    shown = slurm_job(known, job)[0] if ask_slurm or not job.isdigit() else None
-    return Found(known, where, find_run(where, job, name, shown), shown)
+    shown, error = slurm_job(known, job) if ask_slurm or not job.isdigit() else (None, None)
+    return Found(known, where, find_run(where, job, name, shown), shown, error)
 
 
 def _existing(where: Place, job: str, name: str | None) -> str:
@@ -209,18 +210,8 @@ def _together(events: Sequence[Event]) -> Iterator[tuple[float, str]]:
 
 def decisions(config: Config | None, job: str, shown: Job | None) -> list[tuple[float, str]]:
     """What the manager noted about the job, where this user may read its ledger: (Unix seconds, words)."""
-    number = shown.job_id if shown is not None else int(job) if job.isdigit() else None
+    number = number_of(job, shown)
     if config is None or number is None:
         return []
-    from slurm_plugin.ledger import Ledger
-
-    try:
-        ledger = Ledger.open_readonly(config.state_dir / "ledger.db")
-    except (ConfigError, OSError):
-        return []
-    try:
-        return list(_together(ledger.events(job=number)))
-    except sqlite3.Error:
-        return []
-    finally:
-        ledger.close()
+    events, _ = from_ledger(config, lambda ledger: ledger.events(job=number))
+    return list(_together(events or ()))
