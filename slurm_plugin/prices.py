@@ -117,6 +117,19 @@ class Cost:
     paid: float | None
     on_demand: float | None
 
+    @property
+    def saved(self) -> float | None:
+        """Against on-demand; below 0 where spot has cost more."""
+        return None if self.paid is None or self.on_demand is None else self.on_demand - self.paid
+
+    def times(self, machines: int) -> Cost:
+        """Of so many machines like this one."""
+        return Cost(
+            self.hours * machines,
+            None if self.paid is None else self.paid * machines,
+            None if self.on_demand is None else self.on_demand * machines,
+        )
+
 
 def cost(hours: float, offering_id: str, table: PriceTable | None, live: Mapping[str, float]) -> Cost:
     """Of one attempt on one offering. ``live``: prices as they were then."""

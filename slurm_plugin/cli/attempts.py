@@ -3,11 +3,13 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict, replace
 from itertools import zip_longest
 from typing import Any
 
 from job_wrapper.run.rules import ENDED
+from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
@@ -61,8 +63,7 @@ def command(
     """
     found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
     shown = found.shown
-    made = attempts(found.log.entries())
-    made[-1:] = [as_slurm_sees(one, shown) for one in made[-1:]]  # there is none where one ended before its first entry
+    made = attempts_of(found.log.entries(), shown)
     followed = [
         (one, gap(one, after) if after else None, lost_steps(one, after)) for one, after in zip_longest(made, made[1:])
     ]
@@ -115,6 +116,13 @@ def _seconds(one: Attempt, between: Gap | None) -> dict[str, float | None]:
         "notice_to_requeue": between.notice_to_requeue if between else None,
         "notice_to_running": between.notice_to_resumed if between else None,
     }
+
+
+def attempts_of(entries: Sequence[Entry], shown: Job | None) -> list[Attempt]:
+    """All attempts of a run, oldest first, from its whole log and what Slurm shows of its job. Pure."""
+    made = attempts(entries)
+    made[-1:] = [as_slurm_sees(one, shown) for one in made[-1:]]  # there is none where one ended before its first entry
+    return made
 
 
 def as_slurm_sees(newest: Attempt, shown: Job | None) -> Attempt:

@@ -8,6 +8,7 @@ from collections.abc import Sequence
 from dataclasses import asdict, dataclass
 
 from slurm_plugin.cli import output
+from slurm_plugin.cli.attempts import attempts_of
 from slurm_plugin.cli.charges import Charged, charged
 from slurm_plugin.cli.memory import costs
 from slurm_plugin.cli.source import (
@@ -20,28 +21,20 @@ from slurm_plugin.cli.source import (
     UriOption,
     open_run,
 )
-from slurm_plugin.prices import Cost
+from slurm_plugin.config import Config
+from slurm_plugin.prices import Cost, total
 from slurm_plugin.slurm.records import Job
-from slurm_plugin.timeline import Attempt, attempts
+from slurm_plugin.timeline import Attempt
 
 
 @dataclass(frozen=True, slots=True)
-class Row:
-    """One attempt, or the whole run. Money in the currency of the prices, None where a price is not known."""
+class Bill:
+    """Of each attempt its machines and what they cost, all together. ``charged``: see `charges`."""
 
-    hours: float
-    """Machine hours: of each attempt's time from its start to its end, all its machines."""
-    paid: float | None
-    on_demand: float | None
-
-    @property
-    def saved(self) -> float | None:
-        """Against on-demand; below 0 where spot has cost more."""
-        return None if self.paid is None or self.on_demand is None else self.on_demand - self.paid
-
-    def told(self) -> dict[str, float | None]:
-        """For JSON."""
-        return asdict(self) | {"saved": self.saved}
+    machines: list[int]
+    costs: list[Cost]
+    currency: str
+    charged: Charged | None
 
 
 def command(
@@ -59,12 +52,10 @@ def command(
     is what the manager counts for a cost limit: the time in which machines boot is in it.
     """
     found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
-    made = attempts(found.log.entries())
-    one_machine, currency = costs(found.config, made, time.time())
-    counted = charged(found.config, job, found.shown)
-    machines = [machines_of(one, found.shown, counted) for one in made]
-    rows = [of_all(price, count) for price, count in zip(one_machine, machines, strict=True)]
-    whole = total(rows)
+    made = attempts_of(found.log.entries(), found.shown)
+    told = bill(found.config, job, found.shown, made, time.time())
+    machines, costed, currency, counted = told.machines, told.costs, told.currency, told.charged
+    whole = total(costed)
     if json:
         output.as_json(
             {
@@ -81,11 +72,11 @@ def command(
                         "started": one.started,
                         "why": one.why,
                         "machines": count,
-                        **row.told(),
+                        **_values(price),
                     }
-                    for one, count, row in zip(made, machines, rows, strict=True)
+                    for one, count, price in zip(made, machines, costed, strict=True)
                 ],
-                "total": whole.told(),
+                "total": _values(whole),
                 "charged": counted,
             }
         )
@@ -97,8 +88,8 @@ def command(
         ("EPOCH", "JOB", "RESTART", "NODE", "OFFERING", "MACHINES", "HOURS", "COST", "ON DEMAND", "SAVED"),
         [
             *(
-                [one.epoch, one.job_id, one.restart_count, one.node, one.offering, count, *_cells(row, currency)]
-                for one, count, row in zip(made, machines, rows, strict=True)
+                [one.epoch, one.job_id, one.restart_count, one.node, one.offering, count, *_cells(price, currency)]
+                for one, count, price in zip(made, machines, costed, strict=True)
             ),
             ["all", None, None, None, None, None, *_cells(whole, currency)],
         ],
@@ -106,7 +97,11 @@ def command(
     output.console().print()
     output.facts([("Saved", _share(whole)), ("Charged", counted.text(currency) if counted else None)])
     if unknown := sorted(
-        {one.offering or "a node without an offering" for one, row in zip(made, rows, strict=True) if row.paid is None}
+        {
+            one.offering or "a node without an offering"
+            for one, price in zip(made, costed, strict=True)
+            if price.paid is None
+        }
     ):
         print(f"spotburst: no price is known of {', '.join(unknown)} (docs/placement.md: prices)", file=sys.stderr)
 
@@ -120,34 +115,25 @@ def machines_of(attempt: Attempt, shown: Job | None, counted: Charged | None) ->
     return max(1, shown.node_count) if shown is not None and mine else attempt.machines
 
 
-def of_all(price: Cost, machines: int) -> Row:
-    """One attempt's cost, from that of one of its machines. Pure."""
-    paid, usual = price.paid, price.on_demand
-    return Row(
-        price.hours * machines,
-        None if paid is None else paid * machines,
-        None if usual is None else usual * machines,
-    )
+def bill(config: Config | None, job: str, shown: Job | None, made: Sequence[Attempt], now: float) -> Bill:
+    """Of these attempts of the job."""
+    one_machine, currency = costs(config, made, now)
+    counted = charged(config, job, shown)
+    machines = [machines_of(one, shown, counted) for one in made]
+    costed = [price.times(count) for price, count in zip(one_machine, machines, strict=True)]
+    return Bill(machines, costed, currency, counted)
 
 
-def total(rows: Sequence[Row]) -> Row:
-    """Of a whole run. One unknown part makes a sum unknown. Pure."""
-
-    def added(parts: Sequence[float | None]) -> float | None:
-        known = [part for part in parts if part is not None]
-        return sum(known) if known and len(known) == len(parts) else None
-
-    return Row(
-        sum(row.hours for row in rows), added([row.paid for row in rows]), added([row.on_demand for row in rows])
-    )
+def _values(price: Cost) -> dict[str, float | None]:
+    return asdict(price) | {"saved": price.saved}
 
 
-def _cells(row: Row, currency: str) -> list[str | None]:
-    money = (row.paid, row.on_demand, row.saved)
-    return [f"{row.hours:.2f}", *(output.money(amount, currency) for amount in money)]
+def _cells(price: Cost, currency: str) -> list[str | None]:
+    money = (price.paid, price.on_demand, price.saved)
+    return [f"{price.hours:.2f}", *(output.money(amount, currency) for amount in money)]
 
 
-def _share(whole: Row) -> str | None:
+def _share(whole: Cost) -> str | None:
     if whole.saved is None or not whole.on_demand:
         return None
     return f"{100 * whole.saved / whole.on_demand:.0f} % of what on-demand machines would have cost for the same time"

@@ -10,6 +10,7 @@ from job_wrapper.interval import Interval
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
+from slurm_plugin.cli.attempts import attempts_of
 from slurm_plugin.cli.charges import charged
 from slurm_plugin.cli.considered import considered_for
 from slurm_plugin.cli.job_ids import is_job_id
@@ -30,7 +31,6 @@ from slurm_plugin.cli.source import (
     slurm_job,
 )
 from slurm_plugin.prices import Cost, total
-from slurm_plugin.timeline import attempts
 
 
 def command(
@@ -58,7 +58,7 @@ def command(
             raise unknown(job, slurm_error, error) from None
         if shown is None or name is not None or uri is not None:
             raise
-    made = attempts(entries)
+    made = attempts_of(entries, shown)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
     told = sorted([*story.timeline(entries), *decisions(known, job, shown)])
     pace = story.interval(entries)

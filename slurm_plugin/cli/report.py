@@ -12,10 +12,9 @@ import typer
 
 from job_wrapper.errors import UsageError
 from slurm_plugin.cli import output, story
-from slurm_plugin.cli.attempts import as_slurm_sees
-from slurm_plugin.cli.charges import charged
-from slurm_plugin.cli.cost import machines_of, of_all
-from slurm_plugin.cli.memory import costs
+from slurm_plugin.cli.attempts import attempts_of
+from slurm_plugin.cli.cost import bill
+from slurm_plugin.cli.from_ledger import from_ledger
 from slurm_plugin.cli.source import (
     ClusterOption,
     ConfigOption,
@@ -25,17 +24,11 @@ from slurm_plugin.cli.source import (
     NameOption,
     UriOption,
     decisions,
-    find_run,
-    place,
-    settings,
-    slurm_job,
+    open_run,
 )
 from slurm_plugin.config import Config
-from slurm_plugin.errors import ConfigError
-from slurm_plugin.prices import Cost
 from slurm_plugin.report.whole import Whole, whole
 from slurm_plugin.slurm.records import Job
-from slurm_plugin.timeline import attempts
 
 HtmlOption = Annotated[
     Path | None,
@@ -81,32 +74,23 @@ def gather(
     job: str, name: str | None, uri: str | None, endpoint_url: str | None, cluster: str | None, config: Path | None
 ) -> Whole:
     """Ask the store, Slurm and the ledger; what this user may not read, or is not there, stands in the notes. Raises as `open_run` does."""
-    from job_wrapper.store import RunLog
-
-    known = settings(config)
-    shown, slurm_error = slurm_job(known, job)
-    where = place(known, uri, endpoint_url, cluster)
-    run = find_run(where, job, name, shown)
-    entries = RunLog(where.store, run).entries()
-    made = attempts(entries)
-    made[-1:] = [as_slurm_sees(one, shown) for one in made[-1:]]
+    found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
+    known, shown, slurm_error = found.config, found.shown, found.slurm_error
+    entries = found.log.entries()
+    made = attempts_of(entries, shown)
     now = time.time()
-    paid, currency = costs(known, made, now)
+    paid = bill(known, job, shown, made, now)
     pace = story.interval(entries)
     facts = [
         ("State", story.state(shown, slurm_error, entries)),
         ("User", shown.user if shown else None),
-        ("Next", story.outlook(shown, slurm_error, entries, run)),
+        ("Next", story.outlook(shown, slurm_error, entries, found.path)),
         ("Interval", f"{output.duration(pace.seconds)}: {pace.why}" if pace is not None else None),
         ("Comment", shown.comment if shown else None),
     ]
-    charges = charged(known, job, shown)
-    machines = [machines_of(one, shown, charges) for one in made]
-    costed = [of_all(price, count) for price, count in zip(paid, machines, strict=True)]
-    notes = list(_missing(known, shown, slurm_error, any(cost.paid is not None for cost in paid)))
+    notes = list(_missing(known, shown, slurm_error, any(cost.paid is not None for cost in paid.costs)))
     return whole(
-        job, f"{where.store.uri}/{run}", entries, made, shown, facts,
-        [Cost(row.hours, row.paid, row.on_demand) for row in costed], currency, machines,
+        job, f"{found.where.store.uri}/{found.path}", entries, made, shown, facts, paid.costs, paid.currency, paid.machines,
         decisions(known, job, shown), notes, now,
     )  # fmt: skip
 
@@ -120,7 +104,7 @@ def _missing(known: Config | None, shown: Job | None, slurm_error: str | None, p
     if known is None:
         notes.append("There is no burst.yaml that this user may read: no prices, and nothing of what the manager did.")
         return notes
-    fault = _ledger_fault(known)
+    _, fault = from_ledger(known, lambda _: None)
     if fault:
         notes.append(f"The manager's ledger can't be read by this user ({fault}): its decisions are not told.")
     if not priced:
@@ -130,19 +114,6 @@ def _missing(known: Config | None, shown: Job | None, slurm_error: str | None, p
             else f"Not all prices are known, so what it cost is not: {known.prices} lacks some."
         )
     return notes
-
-
-def _ledger_fault(known: Config) -> str:
-    from slurm_plugin.ledger import Ledger
-
-    path = known.state_dir / "ledger.db"
-    try:
-        Ledger.open_readonly(path).close()
-    except OSError as error:
-        return f"{path}: {error.strerror}"
-    except ConfigError as error:
-        return str(error)
-    return ""
 
 
 def _write(path: Path, text: str) -> None:

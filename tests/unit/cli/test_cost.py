@@ -9,6 +9,7 @@ import pytest
 
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import Charge
+from slurm_plugin.slurm.records import Job
 from tests.unit.cli.conftest import Said, Site
 
 Spotburst = Callable[..., Said]
@@ -63,3 +64,21 @@ def test_a_price_that_is_not_known_is_said_and_no_sum_is_made_up(site: Site, spo
     found = json.loads(spotburst("cost", "123", "--json").out)
     assert found["total"]["paid"] is None
     assert found["total"]["saved"] is None
+
+
+@pytest.mark.parametrize("command", ["cost", "describe", "report"])
+def test_an_attempt_that_slurm_gave_up_costs_no_more(
+    command: str, site: Site, spotburst: Spotburst, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    priced(site)
+    attempt = site.claim("123")
+    site.tick(10)
+    site.commit(attempt, 10, b"x", resumed=None)
+    waits = Job(123, "123", frozenset({"PENDING"}), "BeginTime", "spot", "ann", 1000, restart_count=1)
+    monkeypatch.setattr("slurm_plugin.cli.source.slurm_job", lambda *_: (waits, None))
+    monkeypatch.setattr("slurm_plugin.cli.describe.slurm_job", lambda *_: (waits, None))
+    monkeypatch.setattr("time.time", lambda: site.now + 1000)
+    found = json.loads(spotburst(command, "123", "--json").out)
+    # From 0.5 s before its claim until its last commit: nothing tells how long its machine lived after that.
+    whole = found[{"cost": "total", "describe": "cost", "report": "money"}[command]]
+    assert whole["paid"] == pytest.approx(9 * 10.5 / 3600)
