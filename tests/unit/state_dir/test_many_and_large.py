@@ -9,11 +9,9 @@ import sys
 from dataclasses import asdict
 from pathlib import Path
 
-import pytest
-
 from job_wrapper.state_dirs import MAX_DIRS, check_paths, save
 from job_wrapper.state_restore import restore
-from job_wrapper.store import ObjectRef, ObjectStore, open_store, read_part
+from job_wrapper.store import ObjectRef, ObjectStore, read_part
 
 DATA = "c/1/main/data/e00000001"
 LATER = 10**19
@@ -36,11 +34,6 @@ before = memory("VmRSS")
 save(store, "c/1/main/data/e00000001", [Path(folder)]) if what == "save" else restore(store, [Path(folder)], part)
 print(memory("VmHWM") - before)
 """
-
-
-@pytest.fixture
-def store(tmp_path: Path) -> ObjectStore:
-    return open_store(f"file://{tmp_path}/store", prove=False, create=True)
 
 
 def stored(store: ObjectStore) -> int:
