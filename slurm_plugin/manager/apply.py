@@ -54,13 +54,12 @@ from slurm_plugin.actions import (
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import OpenNotice
 from slurm_plugin.manager.comments import Comments
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.many import shared_reasons
+from slurm_plugin.manager.noting import write_down
 from slurm_plugin.manager.say import Once, log
-from slurm_plugin.placement import same_zone
 from slurm_plugin.reconcile.index import ACTIVE
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.client import SlurmClient
@@ -157,70 +156,12 @@ class Applier:
         def work() -> None:
             with self.ledger.batch():
                 for action in actions:
-                    self._write(action)
+                    write_down(action, self.ledger, self.launcher.policy.offerings, self.clock())
 
         if actions:
             self._try(work, actions[0])
         for action in _of(actions, DropRequest):
             self._try(partial(action.path.unlink, missing_ok=True), action)
-
-    def _write(self, action: Action) -> None:
-        ledger = self.ledger
-        if isinstance(action, Adopt):
-            log.info("found by its tag", node=action.node, launch_id=action.launch_id, instance=action.instance_id)
-            ledger.adopt(
-                launch_id=action.launch_id,
-                instance_id=action.instance_id,
-                node=action.node,
-                nodeset=action.nodeset,
-                provider=action.provider,
-                offering_id=action.offering_id,
-                launched=action.launched,
-            )
-        elif isinstance(action, NoteRegistered):
-            ledger.registered(action.launch_id)
-        elif isinstance(action, RecordNotice):
-            self._notice(action)
-        elif isinstance(action, EndNotice):
-            if ledger.end_notice(action.notice_id, action.outcome):
-                log.info("notice ended", node=action.node, outcome=action.outcome)
-        elif isinstance(action, RememberJob):
-            ledger.remember_job(action.job_id, action.restart_count, action.nodeset, action.nodes)
-        elif isinstance(action, ForgetJob):
-            ledger.forget_job(action.job_id)
-        elif isinstance(action, WaitBegins):
-            ledger.wait_begins(action.job_id)
-        elif isinstance(action, WaitEnds):
-            ledger.wait_ends(action.job_id)
-        elif isinstance(action, ChargeBegins):
-            ledger.charge_begins(action.charge, action.offering_id, action.price)
-        elif isinstance(action, ChargeEnds):
-            ledger.charge_ends(action.charge, action.ended)
-        elif isinstance(action, Retire):
-            ledger.retire(action.launch_id, action.why, blame=action.blame)
-        elif isinstance(action, Close):
-            ledger.close_intent(action.launch_id, action.why, blame=action.blame)
-        elif isinstance(action, EndReplacement) and ledger.end_replacement(action.job_id, action.node, action.outcome):
-            log.info("replacement ended", node=action.node, job=action.job_id, outcome=action.outcome)
-
-    def _notice(self, action: RecordNotice) -> None:
-        notice = OpenNotice(
-            action.notice_id,
-            action.node,
-            action.launch_id,
-            action.offering_id,
-            action.deadline,
-            action.source,
-            self.clock(),
-        )
-        if self.ledger.record_notice(notice):
-            log.warning(
-                "reclaim", node=action.node, launch_id=action.launch_id, deadline=action.deadline, by=action.source
-            )
-            offering = self.launcher.policy.offerings.get(action.offering_id)
-            if offering is not None:
-                for offering_id in same_zone(offering, self.launcher.policy.offerings.values()):
-                    self.ledger.offering_reclaimed(offering_id)
 
     # --- nodes --------------------------------------------------------------------------------------------------------
 
