@@ -25,7 +25,6 @@ is not started, nor dealt that node, while Slurm could use it: its agent's drain
 
 from __future__ import annotations
 
-import re
 from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
@@ -33,11 +32,12 @@ from job_wrapper.comments import left_nodes
 from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
 from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, Replacement
 from slurm_plugin.reconcile.costs import over_limit
+from slurm_plugin.reconcile.fitting import fitting_nodesets
 from slurm_plugin.reconcile.flags import BUSY, Phase, bootable, down, ready
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.jobs import our_partitions
 from slurm_plugin.reconcile.reclaim import being_reclaimed
-from slurm_plugin.reconcile.view import NodeSetFacts, View
+from slurm_plugin.reconcile.view import View
 from slurm_plugin.reconcile.zones import FREE, Bound, places, together
 from slurm_plugin.slurm.records import Job, Node
 
@@ -183,7 +183,7 @@ class _Dealer:
             dealt += [n for n in job.nodes if n in self.nodes and n not in self.doomed and n not in dealt][
                 : need - len(dealt)
             ]
-        fitting = self._fitting(job)
+        fitting = fitting_nodesets(self.view, job)
         waits, left = waits_for_begin_time(self.view, job), self._left(job)
         for pool in (self.ready, self.off):
             bound = self._bound(job, fitting, dealt)
@@ -248,21 +248,6 @@ class _Dealer:
         elif down(node) or self.index.silent_for(node.name) < self.view.policy.silent_prepare:
             what = "lost"
         return f"{', '.join(lost)} {what}"
-
-    def _fitting(self, job: Job) -> list[str]:
-        """Nodesets that can run it: the one it ran on first, then those with at least as much of everything."""
-        policy = self.view.policy
-        seen = self.view.seen.get(job.job_id)
-        ran_on = next((policy.nodeset_of[n] for n in job.nodes if n in policy.nodeset_of), seen.nodeset if seen else "")
-        shape = policy.nodesets[ran_on].shape if ran_on in policy.nodesets else None
-        fitting = [
-            facts.name
-            for facts in policy.nodesets.values()
-            if (shape is None or facts.shape.holds(shape))
-            and job.gpus_per_node <= facts.shape.gpus
-            and _features(job, facts)
-        ]
-        return sorted(fitting, key=lambda name: name != ran_on)
 
     def _choose(
         self,
@@ -391,15 +376,3 @@ class _Dealer:
             elif phase is Phase.UP and not node.has("POWER_DOWN") and not down(node):
                 yield PowerDown(name, "no longer needed")
         yield EndReplacement(replacement.job_id, name, "released")
-
-
-def _features(job: Job, facts: NodeSetFacts) -> bool:
-    """Whether a nodeset has the features that a job asks for. Counts and brackets (``[a*2&b]``) are not understood: then no."""
-    if not job.features:
-        return True
-    if not re.fullmatch(r"[A-Za-z0-9_.=:&|,-]+", job.features):
-        return False
-    return any(
-        all(word in facts.shape.features for word in re.split("[&,]", alternative))
-        for alternative in job.features.split("|")
-    )
