@@ -20,7 +20,7 @@ def considered_for(config: Config, job: Job | None, newest: Entry | None) -> lis
     """
     if job is None or not job.has("PENDING", "RUNNING", "CONFIGURING", "COMPLETING", "SUSPENDED"):
         return []
-    wanted = {name for p in config.partitions if p.name in job.partition.split(",") for name in p.nodesets}
+    wanted = {name for p in config.partitions if p.name in job.partitions for name in p.nodesets}
     memory, now = remembered(config), time.time()
     left = None if newest is None else left_of(newest)
     since = memory.waits.get(job.job_id)

@@ -160,17 +160,14 @@ class Metrics:
 
     def _machines(self, view: View) -> None:
         counts: Count[tuple[str, ...]] = Count()
-        rate, unknown = 0.0, 0
         for intent in view.intents:
             offering = offering_of(intent.offering_id)
             provider = intent.provider if offering is not None else OTHER
             counts[provider, offering.market.value if offering else OTHER, intent.state.value] += 1
-            if intent.state is not IntentState.ASKED:
-                price = view.known.prices.get(intent.offering_id)
-                rate, unknown = rate + (price or 0.0), unknown + (price is None)
         open_states = (IntentState.ASKED, IntentState.LIVE, IntentState.RETIRED)
         kinds = {(o.provider, o.market.value) for o in view.policy.offerings.values()}
         _set(self.machines, ((p, m, s.value) for p, m in kinds for s in open_states), counts)
+        rate, unknown = hourly(view)
         self.cost.set(rate)
         self.unpriced.set(unknown)
 
@@ -188,7 +185,7 @@ class Metrics:
         counts: Count[tuple[str, ...]] = Count()
         restarts: dict[int, int] = {}
         for job in view.jobs:
-            ours = self._partitions.intersection(job.partition.split(","))
+            ours = job.partitions & self._partitions
             if not ours:
                 continue
             restarts[job.job_id] = job.restart_count
@@ -249,6 +246,13 @@ def state_of(node: Node | None) -> str:
     if node is not None and node.has("DRAIN") and phase(node) is Phase.UP:
         return "drained"
     return phase(node).value
+
+
+def hourly(view: View) -> tuple[float, int]:
+    """What all machines cost an hour, in the currency of the prices, and how many more there are whose price is not known."""
+    prices = [view.known.prices.get(i.offering_id) for i in view.intents if i.state is not IntentState.ASKED]
+    known = [price for price in prices if price is not None]
+    return sum(known), len(prices) - len(known)
 
 
 def standing(state: OfferingState | None, now: float) -> str:

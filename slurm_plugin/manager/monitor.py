@@ -34,7 +34,8 @@ class Monitor:
         """``every``: seconds between two looks at checkpoints; None: as `Saves` has it."""
         self._config, self._ledger, self._once = config, ledger, once
         self.metrics = Metrics(config.cluster, jobs=config.monitoring.jobs)
-        self.metrics.known((n.name for n in config.nodesets), config.providers, (p.name for p in config.partitions))
+        self._partitions = frozenset(partition.name for partition in config.partitions)
+        self.metrics.known((n.name for n in config.nodesets), config.providers, self._partitions)
         self.saves = Saves(
             config.cluster, open_store, once, self._interrupted, **({} if every is None else {"every": every})
         )
@@ -82,8 +83,7 @@ class Monitor:
             self._listen()
         self._view = view
         if view.jobs is not None:
-            partitions = {partition.name for partition in self._config.partitions}
-            self.saves.watch(job for job in view.jobs if partitions.intersection(job.partition.split(",")))
+            self.saves.watch(job for job in view.jobs if not job.partitions.isdisjoint(self._partitions))
         for number, event in self._ledger.events_after(self._event):
             self._event = number
             self.metrics.happened(event, view.policy.nodeset_of.get, view.policy.offerings)
@@ -130,7 +130,7 @@ class Monitor:
         jobs = self._config.monitoring.jobs
         return shown(
             self._config.cluster, self._view, self.saves.found() if jobs else None, self._once.lasting() if jobs else (),
-            {partition.name for partition in self._config.partitions}, time.time(),
+            self._partitions, time.time(),
         )  # fmt: skip
 
 

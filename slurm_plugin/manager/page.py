@@ -11,8 +11,7 @@ from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 
 from slurm_plugin.cli.output import duration
-from slurm_plugin.ledger_records import IntentState
-from slurm_plugin.manager.metrics import standing, state_of
+from slurm_plugin.manager.metrics import hourly, standing, state_of
 from slurm_plugin.manager.saves import Saved
 from slurm_plugin.reconcile.flags import Phase
 from slurm_plugin.reconcile.index import ACTIVE
@@ -73,7 +72,7 @@ def shown(
     if view is None:
         return Shown(cluster, (("Manager", "starts", ""),), tuple(sorted(faults)), ())
     jobs_on: dict[str, list[str]] = defaultdict(list)
-    ours = [j for j in view.jobs or () if set(j.partition.split(",")) & set(partitions)]
+    ours = [j for j in view.jobs or () if not j.partitions.isdisjoint(partitions)]
     for job in ours:
         if job.has(*ACTIVE):
             for node in job.nodes:
@@ -88,9 +87,7 @@ def _tiles(view: View, jobs: Collection[Job], now: float) -> tuple[tuple[str, st
     slurm = view.nodes is not None and view.jobs is not None
     age = max(0.0, now - view.now)
     clouds = ", ".join(sorted(view.silent_providers))
-    paid = [i.offering_id for i in view.intents if i.state is not IntentState.ASKED]
-    rate = sum(view.known.prices.get(offering_id, 0.0) for offering_id in paid)
-    unknown = sum(offering_id not in view.known.prices for offering_id in paid)
+    rate, unknown = hourly(view)
     cost = f"{rate:.2f} an hour" + (f", {unknown} without a price" if unknown else "")
     return (
         ("Manager", f"last pass {duration(age)} ago", "bad" if age > 120 else "good"),

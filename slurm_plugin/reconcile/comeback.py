@@ -102,7 +102,7 @@ class _Dealer:
             name
             for job in jobs
             if job.has("PENDING") and job.priority > 0 and job.reason in WAITS_FOR_NODES
-            for name in job.partition.split(",")
+            for name in job.partitions
         }
         """Partitions in which a job waits for nodes."""
         kept = {r.node for r in view.replacements}
@@ -123,7 +123,7 @@ class _Dealer:
     def deal(self) -> Iterator[Action]:
         """All jobs, the most urgent first."""
         ours = our_partitions(self.view)
-        coming = [job for job in self.jobs if self._comes_back(job) and not ours.isdisjoint(job.partition.split(","))]
+        coming = [job for job in self.jobs if self._comes_back(job) and not ours.isdisjoint(job.partitions)]
         coming.sort(key=lambda job: (not job.has("PENDING"), -job.priority, job.job_id))
         for job in coming:
             yield from self._serve(job)
@@ -262,7 +262,7 @@ class _Dealer:
     ) -> list[str]:
         """``bound``: where they must be, or be bought. ``left``: see ``_left``."""
         chosen: list[str] = []
-        partitions = set(job.partition.split(","))
+        partitions = job.partitions
         for nodeset in fitting:
             if len(chosen) >= need:
                 break
@@ -325,13 +325,13 @@ class _Dealer:
                 )
 
     def _others_wait(self, job: Job) -> bool:
-        wanted = set(job.partition.split(","))
+        wanted = job.partitions
         return any(
             other.job_id != job.job_id
             and other.has("PENDING")
             and other.priority > 0
             and other.reason in WAITS_FOR_NODES
-            and not wanted.isdisjoint(other.partition.split(","))
+            and not wanted.isdisjoint(other.partitions)
             for other in self.jobs
         )
 

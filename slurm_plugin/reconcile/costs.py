@@ -54,7 +54,7 @@ def decide_costs(view: View, index: Index) -> Iterator[Action]:
     yield from _charges(view, index)
     partitions = our_partitions(view)
     for job in view.jobs:
-        if partitions.isdisjoint(job.partition.split(",")) or job.has("COMPLETING"):
+        if partitions.isdisjoint(job.partitions) or job.has("COMPLETING"):
             continue
         limit = limit_of(view, index, job)
         if limit.fault and job.has("PENDING", *ACTIVE):

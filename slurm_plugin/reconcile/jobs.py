@@ -53,7 +53,7 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
         return
     partitions = our_partitions(view)
     for job in view.jobs:
-        if partitions.isdisjoint(job.partition.split(",")):
+        if partitions.isdisjoint(job.partitions):
             continue
         # Not while it completes: 22.05 then shows COMPLETING alone, with the restart count of the attempt to come.
         if job.has(*ACTIVE) and not job.has("PENDING", "COMPLETING"):
@@ -144,7 +144,7 @@ def _waited(view: View, index: Index, job: Job) -> Iterator[Action]:
     waited = view.now - since.last if since is not None else 0.0
     if waited <= index.shortest_queue_timeout or job.priority == 0 or job.has("COMPLETING"):
         return
-    partitions = frozenset(job.partition.split(","))
+    partitions = job.partitions
     nodesets = {
         nodeset
         for name, nodeset in view.policy.nodeset_of.items()

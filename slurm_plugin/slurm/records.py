@@ -49,6 +49,11 @@ class Job:
         return not self.states.isdisjoint(states)
 
     @property
+    def partitions(self) -> frozenset[str]:
+        """Those that it may run in: one that waits may name several."""
+        return frozenset(self.partition.split(","))
+
+    @property
     def running(self) -> bool:
         """Its steps run: not waiting for its nodes to boot (which Slurm calls RUNNING too), and not on its way out."""
         return "RUNNING" in self.states and not self.has("CONFIGURING", "COMPLETING")
