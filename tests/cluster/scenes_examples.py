@@ -2,19 +2,18 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import re
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
-from pathlib import Path
+from collections.abc import Mapping
 
 from job_wrapper.errors import ExitCode
 from job_wrapper.store.io_types import Kind
 from tests.cluster.counting import Handle, Stage
 from tests.fixtures.pages import ROOT, block
+from tests.fixtures.terminal import Terminal
 from tests.fixtures.unmet import unmet
 
 EXAMPLES = ROOT / "examples"
@@ -106,52 +105,27 @@ def transformers(stage: Stage) -> None:
     assert numbers("step", job.output) == list(range(1, 8))
 
 
-@contextlib.contextmanager
-def session(stage: Stage, log: Path) -> Iterator[subprocess.Popen[str]]:
-    """session.sh on a terminal of its own; what is typed there goes into its ``stdin``."""
-    command = f"sh {EXAMPLES}/session.sh mine"
-    with (
-        log.open("a") as out,
-        subprocess.Popen(
-            ["script", "--quiet", "--return", "--flush", "--command", command, "/dev/null"],
-            env={**stage.cluster.environment, "STATE": "/run/session", "SHELL": "/bin/sh"},
-            stdin=subprocess.PIPE,
-            stdout=out,
-            stderr=subprocess.STDOUT,
-            text=True,
-        ) as terminal,
-    ):
-        try:
-            yield terminal
-        finally:
-            if terminal.poll() is None:
-                terminal.terminate()
+def session(environ: Mapping[str, str]) -> Terminal:
+    """session.sh on a terminal of its own."""
+    return Terminal(["sh", EXAMPLES / "session.sh", "mine"], {**environ, "STATE": "/run/session", "SHELL": "/bin/sh"})
 
 
 def interactive(stage: Stage) -> None:
     """session.sh: its folder is saved when the node goes away, and found again by the same command."""
-    log = stage.cluster.root / "session.log"
-
-    def until(words: str) -> None:
-        stage.wait(lambda: log.exists() and words in log.read_text(errors="replace"), f"{words!r} on the terminal")
-
-    with session(stage, log) as terminal:
-        assert terminal.stdin is not None
-        until("epoch 1")
-        terminal.stdin.write("echo kept > /run/session/file; echo on $SLURMD_NODENAME.\n")
-        terminal.stdin.flush()
-        until("on spot-")
-        (node,) = re.findall(r"on (spot-\d+)\.", log.read_text(errors="replace"))
+    with session(stage.cluster.environment) as terminal:
+        terminal.until("epoch 1", PATIENCE)
+        terminal.type("echo kept > /run/session/file; echo on $SLURMD_NODENAME.\n")
+        terminal.until("on spot-", PATIENCE)
+        terminal.until(".", PATIENCE)
+        (node,) = re.findall(r"on (spot-\d+)\.", terminal.text)
         stage.cluster.cloud().reclaim(node, notice=40)
-        until("*** This node goes away")
-        assert terminal.wait(timeout=60) == ExitCode.PREEMPTED
-    with session(stage, log) as terminal:
-        assert terminal.stdin is not None
-        until("going on from the checkpoint")
-        terminal.stdin.write("echo it is $(cat /run/session/file).; exit\n")
-        terminal.stdin.flush()
-        until("it is kept.")
-        assert terminal.wait(timeout=60) == 0
+        terminal.until("*** This node goes away", PATIENCE)
+        assert terminal.end() == ExitCode.PREEMPTED
+    with session(stage.cluster.environment) as terminal:
+        terminal.until("going on from the checkpoint", PATIENCE)
+        terminal.type("echo it is $(cat /run/session/file).; exit\n")
+        terminal.until("it is kept.", PATIENCE)
+        assert terminal.end() == 0
 
 
 def submitit(stage: Stage) -> None:

@@ -3,12 +3,9 @@
 from __future__ import annotations
 
 import os
-import pty
 import pwd
-import select
 import shlex
 import shutil
-import time
 from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
@@ -23,6 +20,7 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.slurm.records import Job
 from tests.fixtures.plain_users import ALICE, BOB, PlainUsers, Said, plain_users
+from tests.fixtures.terminal import Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
 
@@ -96,57 +94,12 @@ class Site:
         )
 
 
-@dataclass
-class Terminal:
-    """A command of Alice's on a terminal of its own."""
-
-    site: Site
-    pid: int
-    fd: int
-    text: str = ""
-
-    @classmethod
-    def of(cls, site: Site, *command: str) -> Terminal:
-        whose, mine = pwd.getpwnam(ALICE), site.cluster.environment
-        environ = {"PATH": f"{site.users.bin}:{mine['PATH']}", "SLURM_CONF": mine["SLURM_CONF"], "TERM": "dumb"}
-        pid, fd = pty.fork()
-        if pid == 0:
-            try:
-                os.setgroups([])
-                os.setgid(whose.pw_gid)
-                os.setuid(whose.pw_uid)
-                os.chdir(site.users.folder)
-                os.execvpe(command[0], command, environ)  # noqa: S606 - as a terminal starts it
-            finally:
-                os._exit(127)
-        return cls(site, pid, fd)
-
-    def until(self, words: str, seconds: float = 60.0) -> None:
-        """Until that is to be read on it."""
-        end = time.monotonic() + seconds
-        while words not in self.text:
-            assert time.monotonic() < end, f"waited for {words!r}:\n{self.text}"
-            assert self.more(), f"it has ended:\n{self.text}"
-
-    def more(self) -> bool:
-        """Take in what there is; False once nothing more can come."""
-        if select.select([self.fd], [], [], 0.2)[0]:
-            try:
-                data = os.read(self.fd, 65536)
-            except OSError:
-                return False
-            self.text += data.decode(errors="replace")
-        return True
-
-    def type(self, line: str) -> None:
-        os.write(self.fd, f"{line}\n".encode())
-
-    def end(self) -> int:
-        """Its exit status, once it has ended by itself."""
-        while self.more():
-            pass
-        os.close(self.fd)
-        return os.waitstatus_to_exitcode(os.waitpid(self.pid, 0)[1])
+def on_terminal(site: Site, *command: str) -> Terminal:
+    """A command of Alice's."""
+    whose, mine = pwd.getpwnam(ALICE), site.cluster.environment
+    environ = {"PATH": f"{site.users.bin}:{mine['PATH']}", "SLURM_CONF": mine["SLURM_CONF"], "TERM": "dumb"}
+    as_alice = {"user": whose.pw_uid, "group": whose.pw_gid, "extra_groups": []}
+    return Terminal(command, environ, cwd=site.users.folder, **as_alice)
 
 
 @pytest.fixture(scope="module")
@@ -271,27 +224,27 @@ def test_a_session_is_warned_on_its_terminal_saved_and_gone_on_with_elsewhere(si
     state = site.users.folder / "session"
     state.mkdir(mode=0o777)
     state.chmod(0o777)
-    session = Terminal.of(site, "srun", "--pty", "spotburst", "run", "--state-dir", str(state), "--", "sh")
-    session.until("Slurm does not bring back a job of srun or salloc")
-    session.until("epoch 1")
-    session.type(f"echo kept > {state}/file; echo is $((20 + 3)) there")
-    session.until("is 23 there")
-    said = site.spotburst("suspend", job := site.cluster.run("squeue", "-h", "-o", "%A").strip())
-    assert "was started by srun or salloc, so Slurm can't hold it" in said.out
-    site.cluster.cloud().reclaim(site.job(job).nodes[0])
-    session.until("*** This node goes away in 1")
-    session.until("*** To go on, on another node: srun")
-    session.until("committed state directories")
-    session.type("echo still $((20 + 4))")
-    session.until("still 24")
-    session.until("to go on: srun")
-    assert session.end() == ExitCode.PREEMPTED
-    command = session.text.split("to go on: ")[1].splitlines()[0]
-    shutil.rmtree(state)
-    state.mkdir(mode=0o777)
-    state.chmod(0o777)
-    again = Terminal.of(site, *shlex.split(command))
-    again.until("going on from the checkpoint")
-    again.type(f"echo $(cat {state}/file) $((20 + 5)); exit")
-    again.until("kept 25")
-    assert again.end() == 0
+    with on_terminal(site, "srun", "--pty", "spotburst", "run", "--state-dir", str(state), "--", "sh") as session:
+        session.until("Slurm does not bring back a job of srun or salloc")
+        session.until("epoch 1")
+        session.type(f"echo kept > {state}/file; echo is $((20 + 3)) there\n")
+        session.until("is 23 there")
+        said = site.spotburst("suspend", job := site.cluster.run("squeue", "-h", "-o", "%A").strip())
+        assert "was started by srun or salloc, so Slurm can't hold it" in said.out
+        site.cluster.cloud().reclaim(site.job(job).nodes[0])
+        session.until("*** This node goes away in 1")
+        session.until("*** To go on, on another node: srun")
+        session.until("committed state directories")
+        session.type("echo still $((20 + 4))\n")
+        session.until("still 24")
+        session.until("to go on: srun")
+        assert session.end() == ExitCode.PREEMPTED
+        command = session.text.split("to go on: ")[1].splitlines()[0]
+        shutil.rmtree(state)
+        state.mkdir(mode=0o777)
+        state.chmod(0o777)
+    with on_terminal(site, *shlex.split(command)) as again:
+        again.until("going on from the checkpoint")
+        again.type(f"echo $(cat {state}/file) $((20 + 5)); exit\n")
+        again.until("kept 25")
+        assert again.end() == 0

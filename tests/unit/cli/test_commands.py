@@ -3,8 +3,6 @@
 from __future__ import annotations
 
 import json
-import os
-import pty
 import re
 import socket
 import subprocess
@@ -14,6 +12,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.fixtures.terminal import shown_on_terminal
 from tests.unit.cli.conftest import Said, Site
 
 Spotburst = Callable[..., Said]
@@ -183,22 +182,7 @@ def test_render_needs_no_slurm_when_its_version_is_given(site: Site, spotburst: 
 
 
 def on_a_terminal(width: int, *arguments: str) -> str:
-    ours, theirs = pty.openpty()
-    environment = {**os.environ, "TERM": "xterm-256color", "COLUMNS": str(width)}
-    child = subprocess.Popen([PROGRAM, *arguments], stdout=theirs, stdin=theirs, env=environment)
-    os.close(theirs)
-    shown = b""
-    while True:
-        try:
-            part = os.read(ours, 65536)
-        except OSError:
-            break
-        if not part:
-            break
-        shown += part
-    os.close(ours)
-    assert child.wait() == 0
-    return shown.decode()
+    return shown_on_terminal([PROGRAM, *arguments], TERM="xterm-256color", COLUMNS=str(width))
 
 
 def test_colours_and_width_only_on_a_terminal(site: Site) -> None:
