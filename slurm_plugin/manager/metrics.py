@@ -18,7 +18,7 @@ from slurm_plugin.cloud.provider import RefusalKind
 from slurm_plugin.ledger_offerings import LOST
 from slurm_plugin.ledger_records import WAITING, Event, IntentState
 from slurm_plugin.manager.saves import Saved
-from slurm_plugin.placement import OfferingState
+from slurm_plugin.placement import OfferingState, stands_against
 from slurm_plugin.prices import offering_of
 from slurm_plugin.reconcile.flags import Phase, down, phase
 from slurm_plugin.reconcile.index import ACTIVE
@@ -174,7 +174,7 @@ class Metrics:
     def _offerings(self, view: View) -> None:
         counts: Count[tuple[str, ...]] = Count()
         for offering_id, offering in view.policy.offerings.items():
-            counts[offering.provider, standing(view.offerings.get(offering_id), view.now)] += 1
+            counts[offering.provider, standing(view.offerings.get(offering_id), view.now)[0]] += 1
         providers = {offering.provider for offering in view.policy.offerings.values()}
         words = ("ready", "last", "cooling", "stopped", "blocked")
         _set(self.cooling, ((provider, word) for provider in providers for word in words), counts)
@@ -255,17 +255,14 @@ def hourly(view: View) -> tuple[float, int]:
     return sum(known), len(prices) - len(known)
 
 
-def standing(state: OfferingState | None, now: float) -> str:
-    """One word for what stands against an offering at ``now``: ``ready``, ``last`` (its zone was reclaimed), ``cooling``, ``stopped`` or ``blocked``."""
-    if state is None:
-        return "ready"
-    if state.permanent:
-        return "blocked"
-    if state.stopped_until > now:
-        return "stopped"
-    if state.refused_until > now:
-        return "cooling"
-    return "last" if state.reclaimed_until > now else "ready"
+def standing(state: OfferingState | None, now: float) -> tuple[str, float]:
+    """One word for what stands against an offering at ``now``, and until when (Unix seconds, infinite for good; ``now`` where nothing does):
+    ``ready``, ``last`` (its zone was reclaimed), ``cooling``, ``stopped`` or ``blocked``."""
+    if state is not None and (found := stands_against(state, now)) is not None:
+        return found[0].value, found[1]
+    if state is not None and state.reclaimed_until > now:
+        return "last", state.reclaimed_until
+    return "ready", now
 
 
 def _provider(offering_id: str, offerings: Iterable[str]) -> str:

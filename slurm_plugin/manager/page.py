@@ -6,6 +6,7 @@ commands, addresses or words of a cloud's, which may hold what is nobody else's 
 
 from __future__ import annotations
 
+import math
 from collections import Counter, defaultdict
 from collections.abc import Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass
@@ -171,20 +172,14 @@ def _offerings(view: View, now: float) -> Table:
     rows = []
     for facts in view.policy.nodesets.values():
         for offering in facts.offerings:
-            state = view.offerings.get(offering.id)
-            word = standing(state, now)
-            until = 0.0
-            if state is not None and word in ("cooling", "stopped", "last"):
-                until = {"cooling": state.refused_until, "stopped": state.stopped_until}.get(
-                    word, state.reclaimed_until
-                )
+            word, until = standing(view.offerings.get(offering.id), now)
             price = view.known.prices.get(offering.id)
             rows.append(
                 (
                     Cell(facts.name),
                     Cell(offering.id),
                     Cell(_STANDING[word], {"ready": "good", "last": ""}.get(word, "bad")),
-                    Cell(f"in {duration(until - now)}" if until > now else ""),
+                    Cell(f"in {duration(until - now)}" if now < until < math.inf else ""),
                     Cell(f"{price:g}" if price is not None else "", number=True),
                 )
             )

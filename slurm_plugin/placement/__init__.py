@@ -4,7 +4,17 @@
 large enough, ``rules`` what an administrator allows and prefers, ``choose`` the choice itself.
 """
 
-from slurm_plugin.placement.choose import SHORT_WAIT, Choice, Knowledge, Passed, Plan, describe, excluded, plan
+from slurm_plugin.placement.choose import (
+    SHORT_WAIT,
+    Choice,
+    Knowledge,
+    Passed,
+    Plan,
+    describe,
+    excluded,
+    plan,
+    stands_against,
+)
 from slurm_plugin.placement.cooling import (
     FIRST_COOLING,
     FORGIVEN_AFTER,
@@ -50,5 +60,6 @@ __all__ = [
     "refused",
     "same_zone",
     "stance",
+    "stands_against",
     "too_small",
 ]

@@ -120,8 +120,8 @@ def plan(
             passed.append(Choice(offering.id, small, math.inf, Passed.SMALL))
         elif offering.provider in silent_providers:
             passed.append(Choice(offering.id, f"{offering.provider} does not answer", now, Passed.SILENT))
-        elif state.ready_at() > now:
-            passed.append(Choice(offering.id, state.text or "cooling", state.ready_at(), _kind(state)))
+        elif standing := stands_against(state, now):
+            passed.append(Choice(offering.id, state.text or "cooling", standing[1], standing[0]))
         else:
             unsafe = how is Stance.SAFE and offering.market is Market.SPOT
             key = (unsafe, state.reclaimed_until > now, *_preference(offering, rules.policy, known), index)
@@ -181,10 +181,14 @@ def _not_yet(offering: Offering, rules: Rules, need: Need, how: Stance, why: str
     return Choice(offering.id, why, until, Passed.RULE)
 
 
-def _kind(state: OfferingState) -> Passed:
+def stands_against(state: OfferingState, now: float) -> tuple[Passed, float] | None:
+    """What that happened to an offering stands against it at ``now``, and until when (Unix seconds; infinite for good); None: nothing does."""
+    until = state.ready_at()
+    if until <= now:
+        return None
     if state.permanent:
-        return Passed.PERMANENT
-    return Passed.CAPACITY if state.refused_until >= state.stopped_until else Passed.STOPPED
+        return Passed.PERMANENT, until
+    return Passed.CAPACITY if state.refused_until >= state.stopped_until else Passed.STOPPED, until
 
 
 def _preference(offering: Offering, policy: Order, known: Knowledge) -> tuple[object, ...]:

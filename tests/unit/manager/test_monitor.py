@@ -12,18 +12,18 @@ from typing import Any
 
 import pytest
 
-from slurm_plugin.cloud.provider import RefusalKind
+from slurm_plugin.cloud.provider import Market, Offering, RefusalKind
 from slurm_plugin.config import load_config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_offerings import LOST
 from slurm_plugin.ledger_records import IntentState, OpenNotice
-from slurm_plugin.manager.metrics import JOBS, Metrics
+from slurm_plugin.manager.metrics import JOBS, Metrics, standing
 from slurm_plugin.manager.monitor import Monitor
 from slurm_plugin.manager.saves import Interruption, Saved, Saves
 from slurm_plugin.manager.say import Once
 from slurm_plugin.manager.server import CONNECTIONS, Answer, Server
-from slurm_plugin.placement import Knowledge, OfferingState
+from slurm_plugin.placement import Knowledge, OfferingState, plan
 from tests.unit.cli.conftest import Site
 from tests.unit.reconcile.views import NOW, A, B, intent, job, node, view, waiting
 
@@ -128,6 +128,15 @@ def test_a_pass_is_told(start: Callable[..., Monitor]) -> None:
     assert value(monitor, "machines", provider="sim", market="spot", state="live") == 0
     monitor.failed()
     assert value(monitor, "passes_total", result="failed") == 1
+
+
+@pytest.mark.parametrize(("refused", "stopped"), [(200.0, 150.0), (150.0, 200.0), (0.0, float("inf")), (150.0, 0.0)])
+def test_what_stands_against_an_offering_is_called_as_choosing_calls_it(refused: float, stopped: float) -> None:
+    offering = Offering("aws", "r", "z", "t", Market.SPOT)
+    state = OfferingState(offering.id, 1, NOW + refused, NOW + stopped)
+    (passed,) = plan([offering], {offering.id: state}, NOW).passed
+    assert standing(state, NOW) == (passed.kind.value, passed.until)
+    assert standing(state, NOW + 300)[0] == ("blocked" if stopped == float("inf") else "ready")
 
 
 def test_what_happened_is_counted_once_from_the_ledger(start: Callable[..., Monitor], ledger: Ledger) -> None:
