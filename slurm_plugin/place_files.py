@@ -119,21 +119,26 @@ def _mode(one: Wanted) -> None:
         raise ConfigError(f"{one.path}: its mode can't be set: {error.strerror}") from error
 
 
-def _replace(path: Path, text: str, mode: int) -> None:
-    """Whole and durable, or not at all."""
-    draft = None
+def put(path: Path, text: str, mode: int) -> None:
+    """A file in a folder that is there: whole and durable, or not at all. Raises ``OSError``."""
+    descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
     try:
-        path.parent.mkdir(parents=True, exist_ok=True)
-        descriptor, draft = tempfile.mkstemp(prefix=f".{path.name}.", dir=path.parent)
         with os.fdopen(descriptor, "w", encoding="utf-8", errors="surrogateescape") as file:
             file.write(text)
             file.flush()
             os.fchmod(file.fileno(), mode)
             os.fsync(file.fileno())
         Path(draft).replace(path)
+    except BaseException:
+        Path(draft).unlink(missing_ok=True)
+        raise
+
+
+def _replace(path: Path, text: str, mode: int) -> None:
+    try:
+        path.parent.mkdir(parents=True, exist_ok=True)
+        put(path, text, mode)
     except OSError as error:
-        if draft is not None:
-            Path(draft).unlink(missing_ok=True)
         raise ConfigError(f"{path}: can't be written: {error.strerror}") from error
 
 

@@ -12,10 +12,10 @@ from slurm_plugin.checks.finding import Finding, fault, note
 from slurm_plugin.checks.power import INCLUDE
 from slurm_plugin.checks.slurm_conf import RUNNING, SlurmConf
 from slurm_plugin.config import Config
+from slurm_plugin.render import OLDEST
 from slurm_plugin.slurm.hostlist import fold
 from slurm_plugin.slurm.records import Node
 
-OLDEST = (22, 5, 0)
 _SELDOM = 900
 """Seconds."""
 VOLATILE = ("tmpfs", "ramfs", "devtmpfs")

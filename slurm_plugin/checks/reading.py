@@ -24,6 +24,7 @@ from slurm_plugin.checks.slurm_conf import SlurmConf, shown, written
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.render import parse_version
 from slurm_plugin.slurm.cli import CliClient
+from slurm_plugin.slurm.parse import settings
 
 _PATIENCE = 5.0
 """Seconds for an answer over the network."""
@@ -117,8 +118,7 @@ def running_slurm(client: CliClient) -> tuple[SlurmConf, Reading | None]:
     before = time.time()
     text = client.shown_config()
     after = time.time()
-    version = re.search(r"^SLURM_VERSION\s*=\s*(\S+)", text, re.MULTILINE)
-    conf = shown(text, parse_version(version[1] if version else ""), client.partitions())
+    conf = shown(text, parse_version(settings(text).get("SLURM_VERSION", "")), client.partitions())
     told = re.match(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
     if told is None:
         return conf, None

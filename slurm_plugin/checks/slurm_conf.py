@@ -10,6 +10,7 @@ from pathlib import Path
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.render import Version
 from slurm_plugin.slurm.hostlist import expand
+from slurm_plugin.slurm.parse import settings
 from slurm_plugin.slurm.records import Partition
 
 RUNNING = "slurmctld"
@@ -76,8 +77,7 @@ class SlurmConf:
 
 def shown(text: str, version: Version, partitions: tuple[Partition, ...]) -> SlurmConf:
     """What ``scontrol show config`` printed. Pure."""
-    pairs = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
-    values = {key.lower(): "" if value.strip() in ("(null)", "N/A") else value.strip() for key, value in pairs}
+    values = {key.lower(): value for key, value in settings(text).items()}
     hosts = re.findall(r"^SlurmctldHost\[\d+\]\s*=\s*([^\s(]+)", text, re.MULTILINE)
     return SlurmConf(values, version, RUNNING, partitions, tuple(hosts))
 

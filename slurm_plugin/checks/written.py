@@ -11,6 +11,7 @@ from slurm_plugin.checks.power import PROGRAMS
 from slurm_plugin.checks.slurm_conf import SlurmConf
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
+from slurm_plugin.place_files import is_ours
 
 
 def stale(config: Config, conf: SlurmConf) -> Iterator[Finding]:
@@ -29,7 +30,7 @@ def stale(config: Config, conf: SlurmConf) -> Iterator[Finding]:
             there = (folder / name).read_text(encoding="utf-8", errors="replace")
         except OSError:
             continue
-        if render.MARK in there.partition("\n")[0] and there.rstrip("\n") != text.rstrip("\n"):
+        if is_ours(there, None) and there.rstrip("\n") != text.rstrip("\n"):
             which = "slurm" if name == "spotburst.conf" else "gres"
             yield fault(
                 name,

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import os
-import tempfile
 import time
 from pathlib import Path
 from typing import Annotated
@@ -27,6 +26,7 @@ from slurm_plugin.cli.source import (
     open_run,
 )
 from slurm_plugin.config import Config
+from slurm_plugin.place_files import put
 from slurm_plugin.report.whole import Whole, whole
 from slurm_plugin.slurm.records import Job
 
@@ -121,16 +121,8 @@ def _write(path: Path, text: str) -> None:
     try:
         if path.is_dir():
             raise UsageError(f"{path}: is a folder; name a file")
-        handle, temporary = tempfile.mkstemp(dir=path.parent, prefix=f".{path.name}.")
-        try:
-            with os.fdopen(handle, "w", encoding="utf-8") as file:
-                file.write(text)
-            mask = os.umask(0)
-            os.umask(mask)
-            Path(temporary).chmod(0o666 & ~mask)
-            Path(temporary).replace(path)
-        except BaseException:
-            Path(temporary).unlink(missing_ok=True)
-            raise
+        mask = os.umask(0)
+        os.umask(mask)
+        put(path, text, 0o666 & ~mask)
     except OSError as error:
         raise UsageError(f"{path}: can't be written: {error.strerror or error}") from error

@@ -31,17 +31,11 @@ class CliClient:
 
     def version(self) -> tuple[int, int, int]:
         """slurmctld's version, as ``scontrol show config`` tells it."""
-        text = self.config().get("SLURM_VERSION", "")
+        text = parse.settings(self.shown_config()).get("SLURM_VERSION", "")
         match = re.match(r"(\d+)\.(\d+)\.(\d+)", text)
         if not match:
             raise SlurmUnavailable(f"scontrol show config: SLURM_VERSION is {text!r}")
         return int(match[1]), int(match[2]), int(match[3])
-
-    def config(self) -> dict[str, str]:
-        """What slurmctld runs with, by slurm.conf's names: ``scontrol show config``. "(null)" is ""."""
-        text = self.shown_config()
-        found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
-        return {key: "" if value.strip() == "(null)" else value.strip() for key, value in found}
 
     def shown_config(self) -> str:
         """What ``scontrol show config`` prints: its first line has the controller's time of day."""

@@ -35,6 +35,12 @@ _IMPLIED = {"CONFIGURING": "RUNNING", "SIGNALING": "RUNNING", "STOPPED": "RUNNIN
 """22.05 prints one word for a job's state, the flag where there is one, though the job is RUNNING beneath it."""
 
 
+def settings(text: str) -> dict[str, str]:
+    """``scontrol show config``: what slurmctld runs with, by slurm.conf's names. "(null)" and "N/A" are ""."""
+    found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
+    return {key: "" if value.strip() in ("(null)", "N/A") else value.strip() for key, value in found}
+
+
 def parse_jobs(text: str, command: str) -> tuple[Job, ...]:
     """``squeue --json``. Raises ``SlurmUnavailable`` when the answer as a whole can't be read."""
     return _records(text, "jobs", job, command)
