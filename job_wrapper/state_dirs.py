@@ -18,7 +18,7 @@ from typing import Any
 from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
 from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
 from job_wrapper.store.write import BaseGoneError, PartWriter, find_holes
-from job_wrapper.transfer import Progress, Tell, silent
+from job_wrapper.transfer import Progress, silent
 
 PART = "state-dir"
 """Name of the part."""
@@ -159,11 +159,10 @@ def save(
     found = [list(scan(index, root)) for index, root in enumerate(roots)]
     _refuse_too_large(found, roots, max_size)
     _refuse_empty(found, roots, base, alone)
-    with progress(sum(f.info.st_size for some in found for f in some if f.kind is ItemKind.FILE)) as tell:
-        try:
-            return _write(store, data_prefix, roots, found, base, clock_ns, tell)
-        except BaseGoneError:
-            return _write(store, data_prefix, roots, found, None, clock_ns, tell)
+    try:
+        return _write(store, data_prefix, roots, found, base, clock_ns, progress)
+    except BaseGoneError:
+        return _write(store, data_prefix, roots, found, None, clock_ns, progress)
 
 
 def _write(
@@ -173,10 +172,11 @@ def _write(
     found: Sequence[Sequence[Found]],
     base: Part | None,
     clock_ns: Callable[[], int],
-    tell: Tell,
+    progress: Progress,
 ) -> ObjectRef:
     old = {item.name: item for item in base.items} if base is not None else {}
-    with PartWriter(store, data_prefix, PART, base=base, tell=tell) as writer:
+    size = sum(f.info.st_size for some in found for f in some if f.kind is ItemKind.FILE)
+    with progress(size) as tell, PartWriter(store, data_prefix, PART, base=base, tell=tell) as writer:
         for one in (f for some in found for f in some):
             if _add(writer, one, old.get(one.name), clock_ns()):
                 tell(one.info.st_size)

@@ -56,7 +56,7 @@ def test_all_bytes_of_files_are_told_when_they_are_saved_and_restored(tmp_path: 
             self.total = self.done = 0
 
         def __call__(self, total: int) -> Told:
-            self.total = total
+            self.total, self.done = total, 0
             return self
 
         def __enter__(self) -> Callable[[int], None]:
@@ -79,6 +79,10 @@ def test_all_bytes_of_files_are_told_when_they_are_saved_and_restored(tmp_path: 
     restore(store, [back], kept, read)
     assert (read.total, read.done) == (3_000_010, 3_000_010)
     assert (back / "a").read_bytes() == (state / "a").read_bytes()
+    for pack in (tmp_path / "store").rglob("*.pack"):
+        pack.unlink()
+    save(store, "c/1/main/data/e00000001", [state], base=kept, progress=again)
+    assert again.done == again.total == 3_000_010, "what is begun anew is told anew"
 
 
 DRAWS = """
