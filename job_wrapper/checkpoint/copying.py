@@ -15,7 +15,7 @@ from job_wrapper.checkpoint.layout import Run
 from job_wrapper.checkpoint.memory import Pages, bytes_of, is_plain
 from job_wrapper.processors import processors
 
-PIECE = 4 << 20
+_PIECE = 4 << 20
 """Bytes: what a copying thread takes at a time; a thread that has to wait for a processor holds up no more than that."""
 _THREADS = 4
 """Copying threads at most: so many fill a memory bus."""
@@ -66,8 +66,7 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     base = pages.address
     for tensor, offset, length in placed:
         if tensor.is_cpu and is_plain(tensor):
-            source = tensor.data_ptr()
-            pieces += ((base + offset + at, source + at, min(PIECE, length - at)) for at in range(0, length, PIECE))
+            pieces += cut((base + offset, tensor.data_ptr(), length))
         else:
             others.append((tensor, offset, length))
     left = iter(pieces)
@@ -84,6 +83,13 @@ def copy_large(pages: Pages, placed: Iterable[Placed]) -> None:
     finally:
         for helper in helpers:
             helper.join()
+
+
+def cut(whole: Piece) -> Iterator[Piece]:
+    """The same memory in pieces that a copying thread takes at a time."""
+    target, source, length = whole
+    for at in range(0, length, _PIECE):
+        yield target + at, source + at, min(_PIECE, length - at)
 
 
 def move(pieces: Iterator[Piece]) -> None:

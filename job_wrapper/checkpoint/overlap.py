@@ -10,12 +10,13 @@ import ctypes
 import logging
 import os
 import threading
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Mapping
+from itertools import chain
 from typing import Any
 
 import torch
 
-from job_wrapper.checkpoint.copying import PIECE, Piece, Placed, move
+from job_wrapper.checkpoint.copying import Piece, Placed, cut, move
 from job_wrapper.checkpoint.memory import is_plain
 from job_wrapper.checkpoint.write_tracking import WriteTracker, whole_pages
 from job_wrapper.errors import SpotburstError
@@ -45,7 +46,7 @@ class LateCopy:
     def run(self) -> None:
         """Once, in any thread. Raises ``Overtaken``."""
         try:
-            move(_cut(self._pieces))
+            move(chain.from_iterable(map(cut, self._pieces)))
             self.torn = self._tracker.written()
             if self.torn:
                 raise Overtaken(
@@ -56,12 +57,6 @@ class LateCopy:
             self._tracker.end()
             self._live.clear()
             self.done.set()
-
-
-def _cut(pieces: list[Piece]) -> Iterator[Piece]:
-    for target, source, length in pieces:
-        for at in range(0, length, PIECE):
-            yield target + at, source + at, min(PIECE, length - at)
 
 
 class Overlap:
