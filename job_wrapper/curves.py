@@ -16,11 +16,12 @@ import time
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
+from job_wrapper.protocol import is_count
+
 BODY = "curves"
 """Key of a log entry's body: by name, points as ``[Unix seconds, step, value or null]``, oldest first."""
 POINTS = 64
 NAMES = 8
-MOST = 1 << 62
 EVERY = 1.0
 """Seconds for which a program's values are gathered before they are told."""
 _NAME = re.compile(r"[\w][\w./@ -]{0,63}", re.ASCII)
@@ -87,7 +88,7 @@ class Curves:
     def hear(self, message: Mapping[str, Any]) -> None:
         """Take in a ``metrics`` message. What is no step, name or number is passed over, as are names after the first `NAMES`."""
         step, values = message.get("step"), message.get("values")
-        if not isinstance(step, int) or isinstance(step, bool) or not 0 <= step <= MOST or not isinstance(values, dict):
+        if not is_count(step) or not isinstance(values, dict):
             return
         now = round(self._clock(), 1)
         with self._lock:
@@ -131,13 +132,7 @@ def _is_point(point: Any) -> bool:
     if not isinstance(point, list) or len(point) != 3:
         return False
     when, step, value = point
-    return (
-        _finite(when)
-        and isinstance(step, int)
-        and not isinstance(step, bool)
-        and 0 <= step <= MOST
-        and (value is None or _finite(value))
-    )
+    return _finite(when) and is_count(step) and (value is None or _finite(value))
 
 
 def _finite(value: Any) -> bool:

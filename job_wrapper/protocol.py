@@ -46,13 +46,15 @@ A request stands until it is answered or replaced by one with a higher seq. Unkn
 from __future__ import annotations
 
 import json
-from typing import Any
+from typing import Any, TypeGuard
 
 SOCKET_VARIABLE = "SPOTBURST_SOCKET"
 COMMITS_VARIABLE = "SPOTBURST_COMMITS"
 """``0`` in programs whose wrapper does not commit: of a step's tasks only rank 0's does."""
 MAX_LINE = 1 << 20
 """Longest line accepted, in bytes; a longer one ends that connection."""
+MOST = 1 << 62
+"""Largest step or count."""
 
 
 def encode(message: dict[str, Any]) -> bytes:
@@ -69,3 +71,8 @@ def decode(line: bytes) -> dict[str, Any] | None:
     if isinstance(message, dict) and isinstance(message.get("type"), str):
         return message
     return None
+
+
+def is_count(value: object) -> TypeGuard[int]:
+    """Whether it may be a step, or how much is done."""
+    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST

@@ -7,11 +7,12 @@ anywhere in it, in any language and without files.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any, NamedTuple, TypeGuard
+from typing import NamedTuple
+
+from job_wrapper.protocol import is_count
 
 ATTRIBUTE = "progress"
 """Attribute of a manifest that holds them."""
-MOST = 1 << 62
 
 
 class Counters(NamedTuple):
@@ -35,10 +36,6 @@ def counters_of(told: object) -> Counters | None:
     if not isinstance(told, Mapping):
         return None
     completed, total = told.get("completed"), told.get("total")
-    if not _whole(completed):
+    if not is_count(completed):
         return None
-    return Counters(completed, total if _whole(total) else None)
-
-
-def _whole(value: Any) -> TypeGuard[int]:
-    return isinstance(value, int) and not isinstance(value, bool) and 0 <= value <= MOST
+    return Counters(completed, total if is_count(total) else None)

@@ -8,28 +8,12 @@ before the requeue, and the manager does not start the job while Slurm could use
 from __future__ import annotations
 
 from collections.abc import Iterable
-from typing import Protocol
 
 from job_wrapper.comments import with_left
+from job_wrapper.slurm_job import SlurmJob
 
 
-class LeavingJob(Protocol):
-    """What is needed of `SlurmJob`."""
-
-    def comment(self) -> str | None:
-        """The job's comment; None where Slurm does not answer."""
-        ...
-
-    def set_comment(self, comment: str) -> None:
-        """Replace it. What fails is passed over."""
-        ...
-
-    def out_of_use(self, nodes: str) -> frozenset[str]:
-        """Those of the nodes (a hostlist) on which Slurm starts nothing."""
-        ...
-
-
-def tell(job: LeavingJob, nodes: Iterable[str], now: float) -> None:
+def tell(job: SlurmJob, nodes: Iterable[str], now: float) -> None:
     """Name those that Slurm could still use. ``now``: Unix seconds. Whatever Slurm does not answer is passed over: the requeue comes first."""
     going = sorted({name for name in nodes if name})
     out = job.out_of_use(",".join(going)) if going else frozenset()

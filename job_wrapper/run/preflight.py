@@ -77,13 +77,12 @@ def refuse_other_command(log: RunLog, last: Entry | None, attempt: tuple[str, in
 def _command_of(log: RunLog) -> str:
     """The command of the run's newest attempt as a shell would take it, cut to one line; "" where the log does not tell."""
     with contextlib.suppress(SpotburstError):
-        for entry in reversed(log.entries()):
+        for entry in map(log.read, reversed(log.seqs())):
             words = entry.body.get("command")
             if entry.kind is Kind.CLAIM and isinstance(words, list):
                 text = " ".join(shlex.join(map(str, words)).split())
-                text = "".join(
-                    c if c.isprintable() else "?" for c in text
-                )  # it goes to a terminal, and may be another's
+                # It goes to a terminal, and may be another's.
+                text = "".join(c if c.isprintable() else "?" for c in text)
                 return text if len(text) <= _SHOWN else f"{text[:_SHOWN]} …"
     return ""
 
