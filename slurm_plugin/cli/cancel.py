@@ -9,8 +9,7 @@ import typer
 
 from job_wrapper.errors import SpotburstError
 from job_wrapper.run import asked
-from job_wrapper.store import RunLog
-from job_wrapper.store.io_types import Entry, Kind
+from job_wrapper.store.io_types import Kind
 from slurm_plugin.cli import story
 from slurm_plugin.cli.acting import (
     NotPossible,
@@ -29,12 +28,9 @@ from slurm_plugin.cli.source import (
     EndpointOption,
     JsonOption,
     UriOption,
-    find_run,
-    place,
     settings,
 )
-from slurm_plugin.cli.target import KeptNameOption, WaitOption, seconds, target
-from slurm_plugin.config import Config
+from slurm_plugin.cli.target import KeptNameOption, WaitOption, newest, seconds, target
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.records import Job
 
@@ -70,11 +66,10 @@ def command(
     with as_owner(shown):
         client.end(shown.name_id)
     _wait_for_its_end(client, shown)
-    last, run = _newest(shown, job, name, known, uri, endpoint_url, cluster)
+    last, run = newest(shown, job, name, known, uri, endpoint_url, cluster)
     rest = "" if run is None else story.by_hand(last, run)
     commit = last.summary.commits[-1] if last is not None and last.summary.commits else None
-    made = (None, None, None) if commit is None else (commit.seq, commit.epoch, commit.step)
-    outcome(json, Outcome(job, "cancelled", f"job {job} is cancelled. {rest}".rstrip(), run, *made))
+    outcome(json, Outcome.of(job, "cancelled", f"job {job} is cancelled. {rest}".rstrip(), run, commit))
 
 
 def _wait_for_its_end(client: CliClient, job: Job) -> None:
@@ -87,21 +82,3 @@ def _wait_for_its_end(client: CliClient, job: Job) -> None:
         if over(shown) and not shown.has("COMPLETING"):
             return
         time.sleep(0.5)
-
-
-def _newest(
-    job: Job,
-    typed: str,
-    name: str | None,
-    config: Config | None,
-    uri: str | None,
-    endpoint_url: str | None,
-    cluster: str | None,
-) -> tuple[Entry | None, str | None]:
-    """The newest entry of its run's log, and the run's path."""
-    try:
-        where = place(config, uri, endpoint_url, cluster)
-        run = find_run(where, typed, name, job)
-        return RunLog(where.store, run).tail(), run
-    except SpotburstError:
-        return None, None  # it never reached `spotburst run`, or its store can't be reached from here

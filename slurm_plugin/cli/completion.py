@@ -18,6 +18,8 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from slurm_plugin.cli.job_ids import is_job_id
+
 VARIABLE = "_SPOTBURST_COMPLETE"
 """Set by the scripts: how the shell asks."""
 PATIENCE = 3.0
@@ -85,7 +87,7 @@ def jobs() -> Iterator[tuple[str, str]]:
     )
     for line in done.stdout.decode(errors="replace").splitlines():
         job, _, why = line.partition("|")
-        if re.fullmatch(r"\d+(_\d+)?(\+\d+)?", job.strip(), re.ASCII):
+        if is_job_id(job.strip()):
             yield job.strip(), why
 
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import asdict, dataclass
 
+from job_wrapper.store.io_types import CommitRef
 from slurm_plugin.cli import output
 
 
@@ -19,6 +20,12 @@ class Outcome:
     entry: int | None = None
     epoch: int | None = None
     step: int | None = None
+
+    @classmethod
+    def of(cls, job: str, outcome: str, text: str, run: str | None = None, commit: CommitRef | None = None) -> Outcome:
+        """``commit``: that checkpoint, None where there is none."""
+        made = (None, None, None) if commit is None else (commit.seq, commit.epoch, commit.step)
+        return cls(job, outcome, text, run, *made)
 
 
 def outcome(json: bool, told: Outcome) -> None:

@@ -2,9 +2,6 @@
 
 from __future__ import annotations
 
-from job_wrapper.errors import SpotburstError
-from job_wrapper.store import RunLog
-from job_wrapper.store.io_types import CommitRef
 from slurm_plugin.cli.acting import NotPossible, SlurmJobArgument, as_owner, commands, find_job, over, words
 from slurm_plugin.cli.outcome import Outcome, outcome
 from slurm_plugin.cli.source import (
@@ -13,12 +10,9 @@ from slurm_plugin.cli.source import (
     EndpointOption,
     JsonOption,
     UriOption,
-    find_run,
-    place,
     settings,
 )
-from slurm_plugin.cli.target import at
-from slurm_plugin.config import Config
+from slurm_plugin.cli.target import at, newest
 from slurm_plugin.slurm.records import Job
 
 
@@ -46,13 +40,11 @@ def command(
     if not shown.has("PENDING"):
         outcome(json, Outcome(job, "running", f"job {job} goes on: it is no longer to be suspended"))
         return
-    commit = _newest(shown, job, known, uri, endpoint_url, cluster)
-    text = f"job {job} is released: it starts as soon as Slurm has a node for it"
-    if commit is None:
-        outcome(json, Outcome(job, "released", text))
-    else:
-        text += f", and goes on from {at(commit)}"
-        outcome(json, Outcome(job, "released", text, step=commit.step, entry=commit.seq))
+    last, run = newest(shown, job, None, known, uri, endpoint_url, cluster)
+    commit = last.summary.commits[-1] if last is not None and last.summary.commits else None
+    goes_on = f", and goes on from {at(commit)}" if commit is not None else ""
+    text = f"job {job} is released: it starts as soon as Slurm has a node for it{goes_on}"
+    outcome(json, Outcome.of(job, "released", text, run, commit))
 
 
 def can_not_be_resumed(job: Job) -> str | None:
@@ -73,16 +65,3 @@ def nothing_to_resume(job: Job) -> str | None:
     if job.has("PENDING"):
         return f"is not held, it waits: {words(job)}. `spotburst describe {job.name_id}` says what for"
     return "is not to be suspended: there is nothing to resume"
-
-
-def _newest(
-    job: Job, typed: str, config: Config | None, uri: str | None, endpoint_url: str | None, cluster: str | None
-) -> CommitRef | None:
-    """The checkpoint that it goes on from, if that can be told from here."""
-    try:
-        where = place(config, uri, endpoint_url, cluster)
-        tail = RunLog(where.store, find_run(where, typed, None, job)).tail()
-    except SpotburstError:
-        return None
-    commits = tail.summary.commits if tail is not None else ()
-    return commits[-1] if commits else None

@@ -36,8 +36,7 @@ def command(
     back = f"`spotburst resume {job}` lets it go on"
 
     def say(word: str, text: str, commit: CommitRef | None = None, run: str | None = None) -> None:
-        made = (None, None, None) if commit is None else (commit.seq, commit.epoch, commit.step)
-        outcome(json, Outcome(job, word, text, run, *made))
+        outcome(json, Outcome.of(job, word, text, run, commit))
 
     if shown.has("PENDING") and not shown.has("COMPLETING"):
         if shown.priority == 0:

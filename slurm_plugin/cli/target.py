@@ -183,6 +183,24 @@ def target(
     return Target(job, where, run, tail, frozenset(asked.read_answers(where.store, run, tail.epoch)))
 
 
+def newest(
+    job: Job,
+    typed: str,
+    name: str | None,
+    config: Config | None,
+    uri: str | None,
+    endpoint_url: str | None,
+    cluster: str | None,
+) -> tuple[Entry | None, str | None]:
+    """The newest entry of the log of a job's run, and the run's path; None where that can't be told from here."""
+    try:
+        where = place(config, uri, endpoint_url, cluster)
+        run = find_run(where, typed, name, job)
+        return RunLog(where.store, run).tail(), run
+    except SpotburstError:
+        return None, None  # it never reached `spotburst run`, or its store can't be reached from here
+
+
 def can_not_be_asked(job: Job, tail: Entry, claim: Entry) -> str | None:
     """Why this job's attempt would not hear or not answer, from its log's newest entry and newest claim; None if it would. Pure."""
     by = tail.writer
