@@ -31,8 +31,8 @@ def may_draw() -> bool:
     """Whether standard error is a terminal on which a line can be drawn again."""
     try:
         return sys.stderr.isatty() and os.environ.get("TERM") != "dumb"
-    except (AttributeError, ValueError):
-        return False  # it is closed, or was when this process began: then it is None
+    except ValueError:
+        return False  # it is closed
 
 
 class Shown:

@@ -32,7 +32,7 @@ if TYPE_CHECKING:
 
 def _sayer(prefix: str) -> Callable[[str], None]:
     def say(text: str) -> None:
-        with contextlib.suppress(OSError, ValueError, AttributeError):  # it is closed; None if it was from the start
+        with contextlib.suppress(OSError, ValueError):
             sys.stderr.write(f"{prefix}{text}\n")
             sys.stderr.flush()
 

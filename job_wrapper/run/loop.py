@@ -311,9 +311,8 @@ class _Welcome:
 
 def leave(code: int, quiet: bool) -> int:
     """End with ``code``: at once where a thread hangs, since Python would wait for it."""
-    for stream in (sys.stdout, sys.stderr):
-        if stream is not None:  # closed before this process began
-            stream.flush()
+    sys.stdout.flush()
+    sys.stderr.flush()
     if not quiet:
         os._exit(code)
     return code

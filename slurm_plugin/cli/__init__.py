@@ -8,9 +8,12 @@ import os
 import sys
 from typing import NoReturn
 
+from job_wrapper.standard_streams import lead_somewhere
+
 
 def main() -> int:
     """The console command; returns the exit code."""
+    lead_somewhere()
     command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "run":
         _run(sys.argv[2:])

@@ -25,9 +25,14 @@ def test_finished_run_is_not_run_again(room: Room) -> None:
 
 def test_a_wrapper_whose_outputs_are_closed_saves_and_ends_as_ever(room: Room) -> None:
     (room.path / "state").mkdir()
-    room.wrapper = f"import sys; sys.stdout = sys.stderr = None; {room.wrapper}"
-    code, _, _ = room.run(["sh", "-c", "echo x >state/file; exit 0"], "--state-dir", str(room.path / "state"))
+    room.wrapper = (
+        "import os, sys; sys.stdout = sys.stderr = None; os.close(1); os.close(2)\n"
+        "from slurm_plugin.cli import main\nsys.argv[0:1] = ['spotburst', 'run']\nmain()"
+    )
+    look = "import os; print('said'); open('state/file', 'w').write(os.readlink('/proc/self/fd/1') + os.readlink('/proc/self/fd/2'))"
+    code, _, _ = room.run(look, "--state-dir", str(room.path / "state"))
     assert code == 0
+    assert (room.path / "state/file").read_text() == "/dev/null" * 2
     assert room.kinds() == ["claim", "commit", "end"]
 
 
