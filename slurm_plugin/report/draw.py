@@ -92,10 +92,11 @@ class Stroke:
 
 @dataclass(frozen=True, slots=True)
 class Plot:
-    """A curve with its axes."""
+    """A curve with its axes. ``against``: what is across, in words."""
 
     title: str
     summary: str
+    against: str
     width: float
     height: float
     left: float
@@ -218,7 +219,7 @@ def _plot(
     else:
         across = tuple(Tick(x(at), _short(at)) for at in _times(high_x, 5))
     return Plot(
-        title, summary, CURVE_WIDTH, CURVE_HEIGHT, left, right, top, bottom, paths, across,
+        title, summary, "by step" if begin is None else "by time since the begin", CURVE_WIDTH, CURVE_HEIGHT, left, right, top, bottom, paths, across,
         tuple(Tick(y(at), f"{at:.6g}") for at in up), tuple(x(step) for step in broken),
     )  # fmt: skip
 

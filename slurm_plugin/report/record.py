@@ -30,6 +30,17 @@ class Doing(str, Enum):
     """From the last commit of an attempt that vanished until the next one: when it ended is not known."""
 
 
+WORDS = {
+    Doing.WAITS: "waits",
+    Doing.STARTS: "starts and restores",
+    Doing.WORKS: "works",
+    Doing.LOST: "work lost",
+    Doing.LEAVES: "leaves after its commit",
+    Doing.SILENT: "vanished within",
+}
+"""As legends have it."""
+
+
 @dataclass(frozen=True, slots=True)
 class Span:
     """``begin`` to ``end``."""

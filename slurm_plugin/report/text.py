@@ -2,12 +2,15 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
+from job_wrapper.curves import Point
 from slurm_plugin.cli import output
-from slurm_plugin.report.record import Doing, Record, Row
+from slurm_plugin.report.record import WORDS, Doing, Record, Row
 from slurm_plugin.report.whole import Whole, ended
 
 _SIGNS = {Doing.WAITS: ".", Doing.STARTS: ":", Doing.WORKS: "#", Doing.LOST: "x", Doing.LEAVES: "-", Doing.SILENT: "?"}
-LEGEND = ". waits  : starts and restores  # works  x work lost  - leaves  ? vanished within"
+LEGEND = "  ".join(f"{sign} {WORDS[doing]}" for doing, sign in _SIGNS.items())
 BAR = 60
 """Characters."""
 
@@ -71,12 +74,9 @@ def bar(row: Row, record: Record) -> str:
     return "".join(signs)
 
 
-def _curve(name: str, points: list) -> str:  # type: ignore[type-arg]
-    known = [point for point in points if point.value is not None]
+def _curve(name: str, points: Sequence[Point]) -> str:
+    known = [(point.step, point.value) for point in points if point.value is not None]
     if not known:
         return ""
-    least = min(known, key=lambda point: point.value)
-    return (
-        f"{name}: {known[0].value:g} at step {known[0].step}, {known[-1].value:g} at step {known[-1].step}, "
-        f"lowest {least.value:g} at step {least.step}"
-    )
+    (first, began), (last, ended_at), (step, least) = known[0], known[-1], min(known, key=lambda pair: pair[1])
+    return f"{name}: {began:g} at step {first}, {ended_at:g} at step {last}, lowest {least:g} at step {step}"

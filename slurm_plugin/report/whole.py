@@ -10,7 +10,7 @@ from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli import output, story
 from slurm_plugin.prices import Cost, total
 from slurm_plugin.report.curves import Curve, Line, curves, steps
-from slurm_plugin.report.record import Doing, Record, record
+from slurm_plugin.report.record import Doing, Record, Row, record
 from slurm_plugin.slurm.records import Job
 from slurm_plugin.timeline import Attempt
 
@@ -52,12 +52,10 @@ class Whole:
 
     def rows(self) -> list[list[str]]:
         """One line an attempt, under ``COLUMNS``; "" for what is not known."""
-        return [
-            [text if text is not None else "" for text in self._row(index)] for index in range(len(self.record.rows))
-        ]
+        pairs = zip(self.record.rows, self.costs, strict=True)
+        return [[text or "" for text in self._row(row, cost)] for row, cost in pairs]
 
-    def _row(self, index: int) -> list[str | None]:
-        row, cost = self.record.rows[index], self.costs[index]
+    def _row(self, row: Row, cost: Cost) -> list[str | None]:
         one = row.attempt
         took = sum(span.seconds for span in row.spans if span.doing is not Doing.WAITS)
         silent = row.seconds(Doing.SILENT)
@@ -120,8 +118,7 @@ def _text(value: int | None) -> str | None:
 
 def ended(one: Attempt) -> str:
     """Why, in a few words."""
-    words = {"running": "goes on", "lost": "vanished", "finished": "finished"}
-    return words.get(one.why, one.why)
+    return {"running": "goes on", "lost": "vanished"}.get(one.why, one.why)
 
 
 def whole(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -16,7 +17,7 @@ from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import Charge
 from slurm_plugin.report.curves import SHOWN, curves, steps
-from slurm_plugin.report.draw import curve_plot, time_line
+from slurm_plugin.report.draw import curve_plot, steps_plot, time_line
 from slurm_plugin.report.record import Doing, record
 from slurm_plugin.timeline import attempts
 from tests.unit.cli.conftest import START, Said, Site
@@ -190,6 +191,13 @@ def test_curves_across_attempts_tell_what_was_done_again() -> None:
     plot = curve_plot(curve)
     assert plot is not None
     assert [path.undone for path in plot.paths] == [False, True, False]
+    named = curve_plot(replace(curve, name="steps"))
+    by_time = steps_plot(steps(entries, attempts(entries)), 1.0)
+    assert named is not None
+    assert by_time is not None
+    assert (named.against, by_time.against) == ("by step", "by time since the begin"), (
+        "whatever a program calls its values"
+    )
 
 
 def test_a_long_run_is_thinned_and_keeps_its_shape() -> None:
