@@ -1,31 +1,41 @@
-"""Everything that spotburst generates from burst.yaml, by name: what it is, where it belongs, its text. Pure."""
+"""Everything that spotburst generates from burst.yaml, by name: what it is, where it belongs, its text, made when it is asked for."""
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import asdict, dataclass, replace
+from functools import partial
 from pathlib import Path
 from urllib.parse import urlsplit
 
 from slurm_plugin import image, render
 from slurm_plugin.cloud.aws.template import shared_user_data
-from slurm_plugin.config import AwsProvider, AzureProvider, Config, GcpProvider
+from slurm_plugin.cloud.provider import Offering
+from slurm_plugin.config import AwsProvider, AzureProvider, Config, GcpProvider, NodeSet
 
 UNITS = Path("/etc/systemd/system")
 
 
 @dataclass(frozen=True, slots=True)
 class Generated:
-    """``place``: where it is installed, None where it is for a cloud (``name`` is then its path in a folder of all); ``on``: which machine's."""
+    """``make`` makes its text, and raises ``ConfigError`` where that can't be done: one that can't be made stands in no other's way.
+
+    ``place``: where it is installed, None where it is for a cloud (``name`` is then its path in a folder of all); ``on``: which machine's.
+    """
 
     name: str
     about: str
-    text: str
+    make: Callable[[], str]
     place: Path | None = None
     on: str = "cloud"
     mode: int = 0o644
+
+    @property
+    def text(self) -> str:
+        """Made now."""
+        return self.make()
 
 
 @dataclass(frozen=True, slots=True)
@@ -35,47 +45,48 @@ class Around:
     version: render.Version
     programs: render.Programs
     burst_yaml: Path
-    wishes: image.Wishes
+    wishes: Callable[[], image.Wishes]
+    """Asked only where an image's recipe is made."""
     user: str = "slurm"
 
 
 def everything(config: Config, around: Around) -> list[Generated]:
-    """All of it. Raises ``ConfigError``."""
+    """All of it."""
     folder = config.slurm.conf.parent
     include = folder / "spotburst.conf"
     return [
         Generated(
             "slurm",
             "what slurm.conf includes",
-            render.spotburst_conf(config, around.version, around.programs, include),
+            lambda: render.spotburst_conf(config, around.version, around.programs, include),
             include,
             "controller",
         ),
         Generated(
             "gres",
             "what gres.conf includes: GPUs",
-            render.gres_conf(config),
+            lambda: render.gres_conf(config),
             folder / "spotburst-gres.conf",
             "controller",
         ),
         Generated(
             "cgroup",
             "cgroup.conf of the nodes",
-            render.cgroup_conf(around.version, embedded=False),
+            lambda: render.cgroup_conf(around.version, embedded=False),
             folder / "cgroup.conf",
             "node",
         ),
         Generated(
             "manager-service",
             "the manager's systemd unit",
-            render.manager_service(config, around.programs, config_path=around.burst_yaml, user=around.user),
+            lambda: render.manager_service(config, around.programs, config_path=around.burst_yaml, user=around.user),
             UNITS / "spotburst-manager.service",
             "controller",
         ),
         Generated(
             "agent-service",
             "the node agent's systemd unit",
-            render.agent_service(around.programs, slurm_conf=config.slurm.conf),
+            lambda: render.agent_service(around.programs, slurm_conf=config.slurm.conf),
             UNITS / "spotburst-agent.service",
             "node",
         ),
@@ -90,24 +101,33 @@ def _clouds(config: Config, around: Around) -> Iterator[Generated]:
         yield Generated(
             f"image/{name}.yaml",
             "user data of the machine that the image is made of",
-            image.recipe(config, name, around.wishes),
+            partial(_image, config, name, around),
         )
         for nodeset in config.nodesets:
-            if text := _boot(config, name, nodeset.name):
+            offering = next((o for o in config.offerings_of(nodeset) if o.provider == name), None)
+            if offering is not None:
                 ending = "sh" if settings.type == "gcp" else "yaml"
-                yield Generated(f"boot/{name}-{nodeset.name}.{ending}", "what a node of it is started with", text)
+                yield Generated(
+                    f"boot/{name}-{nodeset.name}.{ending}",
+                    "what a node of it is started with",
+                    partial(_boot, config, settings, nodeset, offering),
+                )
         if isinstance(settings, AwsProvider):
             yield Generated(
                 f"events/{name}.yaml",
                 "CloudFormation: the queue of EC2's interruptions",
-                render.aws_events(config, name),
+                partial(render.aws_events, config, name),
             )
         for file in sorted(policies().glob(f"{settings.type}-*")):
             yield Generated(
                 f"policies/{name}-{file.name.partition('-')[2]}",
                 "rights of the manager" if "manager" in file.name else "rights of the nodes",
-                _filled(file.read_text(encoding="utf-8"), config, name),
+                partial(_filled, file, config, name),
             )
+
+
+def _image(config: Config, provider: str, around: Around) -> str:
+    return image.recipe(config, provider, around.wishes())
 
 
 def policies() -> Path:
@@ -116,9 +136,9 @@ def policies() -> Path:
     return inside if inside.is_dir() else render.template_folder().parent / "ansible/policies"
 
 
-def _filled(text: str, config: Config, provider: str) -> str:
+def _filled(file: Path, config: Config, provider: str) -> str:
     """The policy with what burst.yaml knows; other words in capitals are left for a person."""
-    settings = config.providers[provider]
+    settings, text = config.providers[provider], file.read_text(encoding="utf-8")
     store = urlsplit(config.checkpoints.uri)
     known = {
         "CLUSTER": config.cluster,
@@ -138,13 +158,10 @@ def _filled(text: str, config: Config, provider: str) -> str:
     )
 
 
-def _boot(config: Config, provider: str, nodeset_name: str) -> str:
-    """What a machine of the nodeset is started with; its own name, offering and rate stand for those of any. "" where it is never bought there."""
-    nodeset = next(n for n in config.nodesets if n.name == nodeset_name)
-    offering = next((o for o in config.offerings_of(nodeset) if o.provider == provider), None)
-    settings = config.providers[provider]
-    if offering is None or not isinstance(settings, AwsProvider | GcpProvider | AzureProvider):
-        return ""
+def _boot(
+    config: Config, settings: AwsProvider | GcpProvider | AzureProvider, nodeset: NodeSet, offering: Offering
+) -> str:
+    """What a machine of the nodeset is started with there; its own name, offering and rate stand for those of any."""
     node = render.node_config(config, nodeset, nodeset.node_names[0], offering)
     programs = replace(render.Programs.beside_python(), spotburst=settings.node_program)
     agent = render.agent_service(programs, slurm_conf=config.slurm.conf)

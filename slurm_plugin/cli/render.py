@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import sys
+from functools import cache
 from pathlib import Path
 from typing import Annotated
 
@@ -11,7 +12,7 @@ import typer
 from job_wrapper.errors import UsageError
 from slurm_plugin import image, render
 from slurm_plugin.cli import output
-from slurm_plugin.cli.source import ConfigOption, JsonOption, settings, slurm_client
+from slurm_plugin.cli.source import ConfigOption, JsonOption, needed_settings, slurm_client
 from slurm_plugin.config import Config, find_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.generated import Around, Generated, everything
@@ -26,12 +27,6 @@ BinDirOption = Annotated[
 UserOption = Annotated[str, typer.Option(help="SlurmUser, as whom the manager runs.")]
 ForceOption = Annotated[bool, typer.Option("--force", help="Also over files that spotburst did not write.")]
 VersionOption = Annotated[str | None, typer.Option("--slurm-version", help="Such as 24.11.5; else slurmctld is asked.")]
-
-
-def _known(path: Path | None) -> Config:
-    known = settings(path, needed=True)
-    assert known is not None  # noqa: S101 - needed
-    return known
 
 
 def _version(known: Config, given: str | None) -> render.Version:
@@ -54,7 +49,7 @@ def _show(text: str) -> None:
 @app.command()
 def slurm(config: ConfigOption = None, slurm_version: VersionOption = None, bin_dir: BinDirOption = None) -> None:
     """What slurm.conf needs: put it beside slurm.conf as spotburst.conf, and `include spotburst.conf` there."""
-    known = _known(config)
+    known = needed_settings(config)
     include = known.slurm.conf.parent / "spotburst.conf"
     _show(render.spotburst_conf(known, _version(known, slurm_version), _programs(bin_dir), include))
 
@@ -62,13 +57,13 @@ def slurm(config: ConfigOption = None, slurm_version: VersionOption = None, bin_
 @app.command()
 def gres(config: ConfigOption = None) -> None:
     """gres.conf: the nodes' GPUs."""
-    _show(render.gres_conf(_known(config)))
+    _show(render.gres_conf(needed_settings(config)))
 
 
 @app.command()
 def cgroup(config: ConfigOption = None, slurm_version: VersionOption = None) -> None:
     """cgroup.conf of the nodes."""
-    known = _known(config)
+    known = needed_settings(config)
     _show(render.cgroup_conf(_version(known, slurm_version), embedded=False))
 
 
@@ -79,7 +74,7 @@ def manager_service(
     bin_dir: BinDirOption = None,
 ) -> None:
     """The manager's systemd unit, for the controller."""
-    known = _known(config)
+    known = needed_settings(config)
     _show(render.manager_service(known, _programs(bin_dir), config_path=config or find_config(), user=user))
 
 
@@ -89,13 +84,13 @@ def aws_events(
     config: ConfigOption = None,
 ) -> None:
     """A CloudFormation template: the queue in which the manager hears of EC2's interruptions, and what fills it."""
-    _show(render.aws_events(_known(config), provider))
+    _show(render.aws_events(needed_settings(config), provider))
 
 
 @app.command("agent-service")
 def agent_service(config: ConfigOption = None, bin_dir: BinDirOption = None) -> None:
     """The node agent's systemd unit, for the nodes' image."""
-    _show(render.agent_service(_programs(bin_dir), slurm_conf=_known(config).slurm.conf))
+    _show(render.agent_service(_programs(bin_dir), slurm_conf=needed_settings(config).slurm.conf))
 
 
 @app.command("image")
@@ -109,7 +104,7 @@ def image_recipe(
     munge_key_command: Annotated[str, typer.Option(help="A command that prints munge's key, run on the machine.")] = "",
 ) -> None:
     """User data of the machine that the nodes' image is made of; call it on the controller, whose slurm.conf it takes along."""
-    known = _known(config)
+    known = needed_settings(config)
     _show(image.recipe(known, provider, _wishes(known, config, package, driver, munge_key_command)))
 
 
@@ -194,9 +189,9 @@ def install(
 
 
 def _everything(config: Path | None, slurm_version: str | None, bin_dir: Path | None, user: str) -> list[Generated]:
-    known = _known(config)
+    known = needed_settings(config)
     burst_yaml = (config or find_config()).absolute()
-    wishes = image.Wishes(_settings(known, config, needed=False))
+    wishes = cache(lambda: image.Wishes(_settings(known, config, needed=False)))
     around = Around(_version(known, slurm_version), _programs(bin_dir), burst_yaml, wishes, user)
     return everything(known, around)
 

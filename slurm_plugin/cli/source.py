@@ -52,11 +52,10 @@ ConfigOption = Annotated[Path | None, typer.Option("--config", help="burst.yaml;
 JsonOption = Annotated[bool, typer.Option("--json", help="Print JSON.")]
 
 
-def settings(path: Path | None, *, needed: bool = False) -> Config | None:
-    """burst.yaml, or None where there is none that this user may read. One that is wrong is an error, as is a missing one that was named
-    or is ``needed``."""
-    if path is not None or needed:
-        return load_config(path or find_config())
+def settings(path: Path | None) -> Config | None:
+    """burst.yaml, or None where there is none that this user may read. One that is wrong is an error, as is a missing one that was named."""
+    if path is not None:
+        return load_config(path)
     try:
         found = find_config()
     except ConfigError:

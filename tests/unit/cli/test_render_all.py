@@ -154,7 +154,14 @@ def test_a_recipe_takes_no_secret_and_no_more_than_the_cloud_takes(clouds: Site,
     (clouds.folder / "slurm.conf").chmod(0o600)
     said = spotburst("render", "image", "ec2")
     assert (said.code, "it may hold a secret" in said.err) == (2, True)
-    listed = spotburst("render", "show", "slurm", *VERSION)
-    assert (listed.code, "image/… are without it" in listed.err) == (0, True)
+    shown = spotburst("render", "show", "image/ec2.yaml", *VERSION)
+    assert (shown.code, "image/… are without it" in shown.err) == (0, True)
+    said = spotburst("render", "all", str(clouds.folder / "out"), *VERSION)
+    assert (said.code, said.err.count("image/… are without it")) == (0, 1)
     (clouds.folder / "slurm.conf").chmod(0o644)
+    # An image that can't be made stands in nothing else's way.
+    (clouds.folder / "gres.conf").write_text(os.urandom(20000).hex())
+    assert "its cloud takes 16384" in spotburst("render", "show", "image/ec2.yaml", *VERSION).err
+    shown = spotburst("render", "show", "slurm", *VERSION)
+    assert (shown.code, shown.err) == (0, "")
     assert "there are: ec2, gce" in spotburst("render", "image", "other").err
