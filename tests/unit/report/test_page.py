@@ -8,11 +8,10 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from job_wrapper.errors import ExitCode
 from job_wrapper.store.io_types import Kind
 from tests.fixtures.browser import Look, chromium
 from tests.unit.cli.conftest import Said, Site
-from tests.unit.run.test_curves import TRAINING
+from tests.unit.run.programs import trained
 
 if TYPE_CHECKING:
     from tests.unit.run.conftest import Room
@@ -27,15 +26,7 @@ def browser() -> Iterator[Any]:
 
 
 def test_the_page_of_a_real_run(browser: Any, room: Room, spotburst: Callable[..., Said], tmp_path: Path) -> None:
-    state = ["--state-dir", str(room.path / "state"), "--interval", "0.4s"]
-    process = room.start(TRAINING, *state)
-    room.wait_for(lambda: len(room.commits()) >= 2)
-    room.notice()
-    assert room.end(process)[0] == ExitCode.REQUEUED
-    room.notice_file.unlink()
-    room.view(restarts=1)
-    last = int((room.path / "state" / "step").read_text()) + 40
-    assert room.run(TRAINING, *state, restarts="1", LAST=str(last))[0] == 0
+    trained(room, 40)
     page = tmp_path / "report.html"
     assert spotburst("report", "12", "--uri", room.uri, "--cluster", "c", "--html", str(page)).code == 0
 

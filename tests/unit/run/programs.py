@@ -5,6 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+from job_wrapper.errors import ExitCode
+
 if TYPE_CHECKING:
     from conftest import Room
 
@@ -27,7 +29,22 @@ COUNTER = """
         job_wrapper.requested()
     save()
 """
+TRAINING = COUNTER.replace("step += 1\n", "step += 1; job_wrapper.log(step, loss=1.0 / step, rate=0.5)\n")
 SLEEPER = "import time\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+
+
+def trained(room: Room, further: int) -> int:
+    """`TRAINING` reclaimed once, and then done in so many further steps; returns the step at which it was reclaimed."""
+    state = ["--state-dir", str(room.path / "state"), "--interval", "0.4s"]
+    process = room.start(TRAINING, *state)
+    room.wait_for(lambda: len(room.commits()) >= 2)
+    room.notice()
+    assert room.end(process)[0] == ExitCode.REQUEUED
+    room.notice_file.unlink()
+    room.view(restarts=1)
+    stopped = int((room.path / "state" / "step").read_text())
+    assert room.run(TRAINING, *state, restarts="1", LAST=str(stopped + further))[0] == 0
+    return stopped
 
 
 def ready(room: Room) -> None:

@@ -14,30 +14,12 @@ from hypothesis import strategies as st
 
 import job_wrapper
 from job_wrapper.curves import BODY, NAMES, POINTS, Curves, Gathered, Point, read
-from job_wrapper.errors import ExitCode, UsageError
+from job_wrapper.errors import UsageError
 from job_wrapper.store.io_types import Kind
+from tests.unit.run.programs import trained
 
 if TYPE_CHECKING:
     from conftest import Room
-
-TRAINING = """
-    import os, time, job_wrapper
-    file = os.path.join(job_wrapper.state_dir(), "step")
-    step = int(open(file).read()) if job_wrapper.restored() else 0
-    def save():
-        with open(file + ".new", "w") as f:
-            f.write(str(step))
-        os.replace(file + ".new", file)
-    job_wrapper.on_request(save)
-    open("ready", "w").close()
-    last = int(os.environ.get("LAST", "1000000"))
-    while step < last:
-        step += 1
-        job_wrapper.log(step, loss=1.0 / step, rate=0.5)
-        time.sleep(0.01)
-        job_wrapper.requested()
-    save()
-"""
 
 
 def curves(values: list[float], name: str = "loss") -> Curves:
@@ -138,16 +120,8 @@ def test_without_a_wrapper_nothing_happens_and_nonsense_is_said(
 
 
 def test_the_curve_goes_on_across_attempts(room: Room) -> None:
-    state = ["--state-dir", str(room.path / "state"), "--interval", "0.4s"]
     began = time.time()
-    process = room.start(TRAINING, *state)
-    room.wait_for(lambda: len(room.commits()) >= 2)
-    room.notice()
-    assert room.end(process)[0] == ExitCode.REQUEUED
-    room.notice_file.unlink()
-    room.view(restarts=1)
-    stopped = int((room.path / "state" / "step").read_text())
-    assert room.run(TRAINING, *state, restarts="1", LAST=str(stopped + 30))[0] == 0
+    stopped = trained(room, 30)
     entries = room.log()
     points: dict[int, list[Point]] = {1: [], 2: []}
     for entry in entries:
