@@ -30,6 +30,18 @@ NONE: tuple[str, ...] = ()
 Rights = Mapping[str, tuple[str, ...]]
 
 
+def policy(name: str) -> Any:
+    """A file of the folder."""
+    read = json.loads if name.endswith(".json") else yaml.safe_load
+    return read((FOLDER / name).read_text())
+
+
+def actions(statement: Mapping[str, Any]) -> list[str]:
+    """Of a statement of AWS's, which may name one without a list."""
+    named = statement["Action"]
+    return [named] if isinstance(named, str) else named
+
+
 def needed(calls: Iterable[str], rights: Rights) -> set[str]:
     """All that these calls need; a call of which nobody has said what it needs is an error."""
     return {right for call in calls for right in rights[call]}
@@ -58,10 +70,10 @@ def test_the_store_on_aws() -> None:
         "abort_multipart_upload": ("s3:AbortMultipartUpload",),
     }
     wanted = needed(store_calls(), rights)
-    node = json.loads((FOLDER / "aws-node.json").read_text())
-    assert {action for statement in node["Statement"] for action in statement["Action"]} == wanted
-    manager = json.loads((FOLDER / "aws-manager.json").read_text())
-    assert set(next(s["Action"] for s in manager["Statement"] if s["Sid"] == "FreeCheckpoints")) == wanted
+    node = policy("aws-node.json")
+    assert {action for statement in node["Statement"] for action in actions(statement)} == wanted
+    manager = policy("aws-manager.json")
+    assert set(next(actions(s) for s in manager["Statement"] if s["Sid"] == "FreeCheckpoints")) == wanted
 
 
 def test_the_store_on_google_cloud() -> None:
@@ -80,7 +92,7 @@ def test_the_store_on_google_cloud() -> None:
         "list_multipart_uploads": NONE,  # of S3 alone
         "abort_multipart_upload": NONE,
     }
-    role = yaml.safe_load((FOLDER / "gcp-node.yaml").read_text())
+    role = policy("gcp-node.yaml")
     assert set(role["includedPermissions"]) == needed(store_calls(), rights)
 
 
@@ -95,7 +107,7 @@ def test_the_store_on_azure() -> None:
         "list_multipart_uploads": NONE,
         "abort_multipart_upload": NONE,
     }
-    role = json.loads((FOLDER / "azure-node.json").read_text())
+    role = policy("azure-node.json")
     assert set(role["DataActions"]) == needed(store_calls(), rights)
     assert role["Actions"] == []
 
@@ -166,7 +178,7 @@ def test_the_manager_on_google_cloud() -> None:
     call = Call("id", members, "nodeset", "offering", "r-a", "t", Market.RESERVATION.value, True, False, 0.0)
     asked = gcp_shape.resource(config, "cluster", call, "#!/bin/sh").instance_properties
     used = {part for part in type(asked).meta.fields if part in asked}
-    role = yaml.safe_load((FOLDER / "gcp-manager.yaml").read_text())
+    role = policy("gcp-manager.yaml")
     assert set(role["includedPermissions"]) == needed(gcp_calls(), calls) | needed(used, parts)
 
 
@@ -220,26 +232,25 @@ def test_the_manager_on_azure() -> None:
     text = source(azure_client)
     made = set(re.findall(r"\bvms\.(\w+)\(", text)) | ({"skus"} if "resource_skus.list(" in text else set())
     used = {*body, *body["properties"]} - {"properties"}
-    role = json.loads((FOLDER / "azure-manager.json").read_text())
+    role = policy("azure-manager.json")
     assert set(role["Actions"]) == needed(made, calls) | needed(used, parts)
 
 
 # AWS's machines.
 
 
-@pytest.mark.parametrize("policy", sorted(FOLDER.glob("aws-*.json")), ids=lambda path: path.name)
-def test_policies_give_no_more_than_is_named(policy: Path) -> None:
-    document = json.loads(policy.read_text())
-    for statement in document["Statement"]:
-        actions = statement["Action"] if isinstance(statement["Action"], list) else [statement["Action"]]
-        assert not any("*" in action for action in actions)
-        looks_only = all(action.partition(":")[2].startswith(("Describe", "List", "Get")) for action in actions)
+@pytest.mark.parametrize("name", sorted(path.name for path in FOLDER.glob("aws-*.json")))
+def test_policies_give_no_more_than_is_named(name: str) -> None:
+    for statement in policy(name)["Statement"]:
+        given = actions(statement)
+        assert not any("*" in action for action in given)
+        looks_only = all(action.partition(":")[2].startswith(("Describe", "List", "Get")) for action in given)
         assert looks_only or statement["Resource"] != "*" or "Condition" in statement, statement["Sid"]
 
 
 def manager_may(action: str, **context: Any) -> bool:
     """By the policy of EC2's manager. ``context``: condition keys, ``_`` for what a name of Python's can't have."""
-    document = json.loads((FOLDER / "aws-manager.json").read_text())
+    document = policy("aws-manager.json")
     known = {re.sub(r"\W", "_", key): value for key, value in context.items()}
 
     def holds(operator: str, wanted: dict[str, Any]) -> bool:
@@ -252,7 +263,7 @@ def manager_may(action: str, **context: Any) -> bool:
         return operator in ("StringEquals", "ForAllValues:StringLike")
 
     return any(
-        action in ([statement["Action"]] if isinstance(statement["Action"], str) else statement["Action"])
+        action in actions(statement)
         and all(holds(operator, wanted) for operator, wanted in statement.get("Condition", {}).items())
         for statement in document["Statement"]
     )
@@ -261,19 +272,14 @@ def manager_may(action: str, **context: Any) -> bool:
 def test_the_manager_on_aws() -> None:
     text = "".join(path.read_text() for path in Path(names.__file__).parent.glob("*.py"))
     calls = set(re.findall(r"\.(?:read|write|pages)\(\s*\"(\w+)\"", text))
-    actions = {"ec2:" + "".join(word.capitalize() for word in call.split("_")) for call in calls}
+    wanted = {"ec2:" + "".join(word.capitalize() for word in call.split("_")) for call in calls}
     # EC2 asks for this one as well where a fleet is made.
-    actions.add("ec2:RunInstances")
+    wanted.add("ec2:RunInstances")
     here = {"aws_RequestedRegion": "REGION", "aws_ResourceTag_spotburst_cluster": "CLUSTER", "aws_TagKeys": []}
-    assert [action for action in sorted(actions) if not manager_may(action, **here)] == []
-    document = json.loads((FOLDER / "aws-manager.json").read_text())
-    given = {
-        action
-        for s in document["Statement"]
-        for action in (s["Action"] if isinstance(s["Action"], list) else [s["Action"]])
-    }
+    assert [action for action in sorted(wanted) if not manager_may(action, **here)] == []
+    given = {action for statement in policy("aws-manager.json")["Statement"] for action in actions(statement)}
     others = {action for action in given if not action.startswith(("ec2:", "s3:"))}
-    assert {action for action in given if action.startswith("ec2:")} == actions
+    assert {action for action in given if action.startswith("ec2:")} == wanted
     assert others == {"iam:PassRole", "ssm:GetParameters"}, "the nodes' role, and an image that a parameter names"
 
 
