@@ -12,14 +12,11 @@ from typing import Any, Literal, NoReturn
 import torch
 
 from job_wrapper import program
-from job_wrapper.checkpoint import config as configuration
-from job_wrapper.checkpoint import data as placing
-from job_wrapper.checkpoint import outage, process, resume, rng
+from job_wrapper.checkpoint import outage, process, resume
 from job_wrapper.checkpoint.committer import Committer, DirectCommitter, find_committer
-from job_wrapper.checkpoint.loading import Loaded
-from job_wrapper.checkpoint.members import SCALARS, Generator, Member, coming, member
+from job_wrapper.checkpoint.members import coming
 from job_wrapper.checkpoint.overlap import Overtaken
-from job_wrapper.checkpoint.sampler import ResumableSampler
+from job_wrapper.checkpoint.restorable import FORMAT, Restorable
 from job_wrapper.checkpoint.saver import Replaced, Save
 from job_wrapper.checkpoint.staging import Arena, arena_for
 from job_wrapper.checkpoint.state import encode
@@ -33,12 +30,10 @@ from job_wrapper.errors import (
 
 log = logging.getLogger("spotburst")
 
-FORMAT = 1
-"""Version of the state tree."""
 PART = "rank-0"
 
 
-class Checkpointer:
+class Checkpointer(Restorable):
     """Restores the state it is given from the run's newest good checkpoint, and saves it between steps when asked.
 
     Keyword arguments name the state: anything with ``state_dict`` and ``load_state_dict`` (model, optimizer, scheduler, GradScaler, …),
@@ -84,31 +79,8 @@ class Checkpointer:
         **state: Any,
     ) -> None:
         process.plain_errors()
-        self.completed = 0
-        """Steps done, over all attempts."""
-        self.restored = False
-        """Whether this attempt began from a checkpoint."""
-        self.values: dict[str, Any] = {}
-        self.changed: dict[str, tuple[Any, Any]] = {}
-        """Keys of the configuration that differ from the checkpoint's, with the old and the new value."""
-        self._members: dict[str, Member] = {}
-        for name, value in state.items():
-            if isinstance(value, SCALARS):
-                self.values[name] = value
-            elif value is not None:
-                self._members[name] = member(name, value)
-        self._no_place = data is None and not any(map(placing.knows_a_place, state.values()))
-        data = placing.position_of(data)
-        self._sampler: ResumableSampler | None = data if isinstance(data, ResumableSampler) else None
-        if data is not None:
-            self._members["data"] = member("data", data)
-        self._advance = self._sampler.advance if self._sampler else None
-        self._config = None if config is None else configuration.flatten(config)
-        self._allowed = configuration.allowed_keys(allow_config_change)
+        super().__init__(data, config, allow_config_change, state)
         self._total = total
-        self._tracker: str | None = None
-        self._rng: dict[str, Any] | None = None
-        self._generators: list[tuple[Generator, Any]] = []
         self._arena: Arena | None = None
         self._saving: Save | None = None
         self._base: Any = None
@@ -176,24 +148,6 @@ class Checkpointer:
         """Ask for a checkpoint: it is made, in the background, at the next ``step()``."""
         self._asked = self._attention = True
 
-    def tracker_id(self) -> str:
-        """An id for an experiment tracker's run (``wandb.init(id=…, resume="allow")``), the same in all attempts of this run."""
-        if self._tracker is None:
-            committer = self._committer
-            self._tracker = resume.tracker_id(None if committer is None else f"{committer.uri}/{committer.run}")
-        return self._tracker
-
-    def restore_rng(self) -> None:
-        """Set the random generators again as the checkpoint has them.
-
-        For a loader that draws from them when its iterator is made: call this right after. With a `ResumableSampler` and with
-        torchdata's StatefulDataLoader it is done.
-        """
-        for generator, saved in self._generators:
-            generator.restore(saved)
-        if self._rng is not None:
-            rng.restore(self._rng)
-
     def close(self) -> None:
         """Wait for a save in flight, and save the final state unless it is saved. Raises as ``step`` does. Once is enough."""
         if self._closed:
@@ -258,46 +212,7 @@ class Checkpointer:
         self._tell_progress(committer)
         return True
 
-    def _set(self, committer: Committer, loaded: Loaded, where: str) -> None:
-        tree = loaded.tree
-        self.changed = configuration.check(tree["config"] or {}, self._config or {}, self._allowed, where)
-        saved = tree["state"]
-        resume.check_parts(saved, self._members, self._allowed, where)
-        resume.fill(committer, loaded, where)
-        for name, one in self._members.items():
-            if name in saved:
-                one.restore(saved[name])
-                if isinstance(one, Generator):
-                    self._generators.append((one, saved[name]))
-        if self._sampler is None and "data" in self._members:
-            # torchdata's loader makes its iterator now, and draws what it draws, before the generators are set; the loop gets that one.
-            self._members["data"].capture()
-        elif self._no_place and tree["completed"]:
-            log.warning(placing.WITHOUT_DATA, tree["completed"])
-        self.values.update(tree["values"])
-        self._tracker = tree["tracker"]
-        self.completed = tree["completed"]
-        # Last, and once more when the loader has drawn what it draws at its start.
-        self._rng = tree["rng"]
-        self.restore_rng()
-        if self._sampler is not None and "data" in saved:
-            self._sampler.on_restart = self.restore_rng
-
     # Saving
-
-    def _tree(self, but: Collection[str] = ()) -> dict[str, Any]:
-        return {
-            "format": FORMAT,
-            "completed": self.completed,
-            "config": self._config,
-            "tracker": self.tracker_id(),
-            "state": {name: one.capture() for name, one in self._members.items() if name not in but},
-            "values": self.values,
-            "rng": rng.capture(),
-        }
-
-    def _captured(self, wanted: Callable[[Member], bool]) -> dict[str, Any]:
-        return {name: one.capture() for name, one in self._members.items() if wanted(one)}
 
     def _attend(self, committer: Committer) -> None:
         self._attention = False  # first: what comes from now on sets it again
