@@ -229,14 +229,10 @@ class Metrics:
             self.store.set(reachable)
         times = {job: one for job, one in running.items() if one is not None}
         self.unsaved.set(len(running) - len(times))
-        self.checkpoint.clear()
-        self.interval.clear()
         self.oldest.set(min((one.time for one in times.values()), default=math.nan))
-        if self._tell_jobs:
-            for job, one in sorted(times.items(), key=lambda item: item[1].time)[:JOBS]:
-                self.checkpoint.labels(job).set(one.time)
-                if one.interval is not None:
-                    self.interval.labels(job).set(one.interval)
+        told = sorted(times.items(), key=lambda item: item[1].time)[:JOBS] if self._tell_jobs else []
+        _only(self.checkpoint, {job: one.time for job, one in told})
+        _only(self.interval, {job: one.interval for job, one in told if one.interval is not None})
 
 
 def state_of(node: Node | None) -> str:
@@ -271,6 +267,18 @@ def _provider(offering_id: str, offerings: Iterable[str]) -> str:
 
 def _set(gauge: Gauge, always: Iterable[tuple[str, ...]], counts: Mapping[tuple[str, ...], int]) -> None:
     """All of ``always``, at 0 where there is none; and what has been counted besides. A series that was once told goes to 0, too."""
-    told = {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}
-    for labels in {*told, *always, *counts}:
+    for labels in {*_told(gauge), *always, *counts}:
         gauge.labels(*labels).set(counts.get(labels, 0))
+
+
+def _only(gauge: Gauge, values: Mapping[str, float]) -> None:
+    """These and no others. What stays is never away: somebody may read at this very moment."""
+    for (label,) in _told(gauge):
+        if label not in values:
+            gauge.remove(label)
+    for label, value in values.items():
+        gauge.labels(label).set(value)
+
+
+def _told(gauge: Gauge) -> set[tuple[str, ...]]:
+    return {tuple(sample.labels.values()) for metric in gauge.collect() for sample in metric.samples}

@@ -196,6 +196,23 @@ def test_series_of_jobs_are_few_and_go_with_them() -> None:
     assert value(hidden, "oldest_checkpoint_timestamp_seconds") == NOW
 
 
+def test_who_reads_in_the_middle_of_a_pass_misses_no_job() -> None:
+    metrics = Metrics("c")
+    saves = {str(n): Saved(NOW, n, 60.0) for n in range(JOBS)}
+    metrics.saved(saves, True)
+
+    def tell() -> None:
+        for _ in range(100):
+            metrics.saved(saves, True)
+
+    writer = threading.Thread(target=tell)
+    writer.start()
+    seen = {JOBS}
+    while writer.is_alive():
+        seen.add(exposed(metrics).count(b"spotburst_job_checkpoint_timestamp_seconds{"))
+    assert seen == {JOBS}
+
+
 def exposed(metrics: Metrics) -> bytes:
     from prometheus_client.exposition import generate_latest
 
