@@ -183,7 +183,7 @@ def _show(
             ("Run", f"{work.hours:g} h at {money(work.hourly)} an hour: {money(work.undisturbed)} undisturbed"),
             (
                 "Taken back",
-                f"{work.rate * 24:.3g} times a day, {work.rate * work.hours:.3g} times in the run, on average",
+                f"{work.rate * 24:.3g} a day, {work.rate * work.hours:.3g} in the run, on average",
             ),
             ("Reclaim", f"at {at:g} h, without notice"),
             ("With notice", f"{money(work.restore / 3600 * work.hourly)} and at most a step, if a save fits into it"),
