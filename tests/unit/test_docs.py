@@ -8,19 +8,15 @@ import re
 import shlex
 import subprocess
 from collections.abc import Iterator
-from functools import cache
 from pathlib import Path
-from typing import Any
 from urllib.parse import unquote
 
 import pytest
-import typer
 import yaml
-from typer.core import TyperGroup
 
 from job_wrapper.run.options import parser as run_parser
-from slurm_plugin.cli.app import everything
 from slurm_plugin.config import Config, load_config
+from tests.fixtures.command_line import parsed
 from tests.fixtures.pages import PAGES, ROOT, blocks
 
 SHELL = ("sh", "bash")
@@ -201,28 +197,15 @@ def taken(words: list[str], whole: bool) -> str:
         return ""
     if words[0] in ("progress", "agent"):
         return ""
-    command, context = commands(), None
     try:
-        while True:
-            context = command.make_context(command.name, list(words), parent=context)
-            if not isinstance(command, TyperGroup):
-                return ""
-            rest = [*context._protected_args, *context.args]
-            if not rest:
-                return ""
-            _, command, words = command.resolve_command(context, rest)
+        parsed(words)
     except SystemExit:
         return ""  # it has shown its help
     except Exception as error:
         said_by_click = getattr(error, "format_message", None)
         why = said_by_click() if said_by_click else repr(error)
         return "" if not whole and PARTLY.search(why) else why
-
-
-@cache
-def commands() -> Any:
-    """All commands but ``run``, ``progress`` and ``agent``."""
-    return typer.main.get_command(everything())
+    return ""
 
 
 @pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import sys
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from pathlib import Path
@@ -130,6 +131,7 @@ class Said:
 @pytest.fixture
 def spotburst(capsys: pytest.CaptureFixture[str]) -> Callable[..., Said]:
     def call(*arguments: str) -> Said:
+        sys.stderr.reconfigure(errors="backslashreplace")  # type: ignore[union-attr]  # as a program's is
         code = start(arguments)
         said = capsys.readouterr()
         return Said(code, said.out, said.err)

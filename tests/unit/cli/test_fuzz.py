@@ -4,14 +4,13 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable
-from typing import Any
 
 import pytest
-import typer
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from slurm_plugin.cli.app import _GROUPS, everything
+from slurm_plugin.cli.app import _GROUPS
+from tests.fixtures.command_line import every_command
 from tests.unit.cli.conftest import Said, Site
 
 ACTS = {"manager", "local", "man", "shell", "render", "report", "store", "check"}
@@ -21,17 +20,12 @@ ACTS = {"manager", "local", "man", "shell", "render", "report", "store", "check"
 def known_words() -> list[str]:
     """Options and sub-commands of all commands, so that words mean something now and then."""
     found: set[str] = set()
-
-    def look(command: Any, above: Any) -> None:
-        context = command.make_context("x", [], parent=above, resilient_parsing=True)
-        for param in command.get_params(context):
-            found.update(option for option in param.opts if option.startswith("-"))
-        for name in getattr(command, "list_commands", lambda _: [])(context):
-            if name not in ACTS | {"run", "agent", "progress"}:
-                found.add(name)
-                look(command.get_command(context, name), context)
-
-    look(typer.main.get_command(everything()), None)
+    for path, command, context in every_command():
+        if not (ACTS | {"run", "agent", "progress"}).intersection(path):
+            found.update(path[-1:])
+            found.update(
+                option for param in command.get_params(context) for option in param.opts if option.startswith("-")
+            )
     return sorted(found - {"--install-completion", "--show-completion"})
 
 

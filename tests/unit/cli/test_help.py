@@ -8,20 +8,18 @@ import shlex
 import shutil
 import subprocess
 import sys
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
 import pytest
-import typer
 
 from job_wrapper.agent import parser as agent_parser
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.options import parse_options
-from slurm_plugin.cli.app import everything
 from slurm_plugin.cli.completion import VARIABLE, script
 from slurm_plugin.cli.examples import EXAMPLES
 from slurm_plugin.cli.man import pages, roff
+from tests.fixtures.command_line import commands, every_command, parsed
 from tests.fixtures.unmet import need_program
 
 PROGRAM = Path(sys.executable).parent / "spotburst"
@@ -29,17 +27,7 @@ ELSEWHERE = ("run", "progress", "agent")
 """Commands that read their arguments themselves."""
 
 
-def parsed(command: Any, name: str, arguments: list[str], above: Any = None) -> None:
-    """Raises what a wrong argument does. Nothing is run."""
-    context = command.make_context(name, list(arguments), parent=above)
-    rest = [*context._protected_args, *context.args]
-    if hasattr(command, "resolve_command") and rest:
-        below, found, rest = command.resolve_command(context, rest)
-        parsed(found, below, rest, context)
-
-
 def test_every_example_can_be_typed() -> None:
-    top = typer.main.get_command(everything())
     for command, shown in EXAMPLES.items():
         for typed, _ in shown:
             words = shlex.split(typed.partition(" >")[0].removeprefix("srun "))
@@ -50,21 +38,13 @@ def test_every_example_can_be_typed() -> None:
             elif words[1] == "agent":
                 agent_parser().parse_args(words[2:])
             elif words[1] != "progress":
-                parsed(top, "spotburst", words[1:])
-
-
-def every_command(command: Any, path: tuple[str, ...] = (), above: Any = None) -> Iterator[tuple[tuple[str, ...], Any]]:
-    context = command.make_context("x", [], parent=above, resilient_parsing=True)
-    yield path, command
-    for name in getattr(command, "list_commands", lambda _: [])(context):
-        yield from every_command(command.get_command(context, name), (*path, name), context)
+                parsed(words[1:])
 
 
 def test_every_command_has_help_with_examples_that_is_told_in_its_man_page_too() -> None:
-    top = typer.main.get_command(everything())
-    made = list(pages(top))
+    made = list(pages(commands()))
     by_path = {page.path[1:]: roff(page, made) for page in made}
-    for path, command in every_command(top):
+    for path, command, _ in every_command():
         assert command.help, path
         assert path in by_path
         if path[:1] in [("agent",), ("render",), ("report",)]:
