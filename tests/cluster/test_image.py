@@ -101,7 +101,7 @@ def booted(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, str]]
         (22, 5, 8),
         render.Programs.beside_python(Path("/opt/spotburst/bin/python")),
         Path("/etc/slurm/burst.yaml"),
-        wishes,
+        lambda: wishes,
     )
     made = {one.name: one for one in everything(config, around)}
     for name, one in made.items():
@@ -152,7 +152,9 @@ def test_what_cloud_init_and_systemd_say_of_the_files(booted: dict[str, str]) ->
 def test_scripts_are_ones_that_a_shell_reads(tmp_path: Path) -> None:
     (tmp_path / "burst.yaml").write_text(yaml.safe_dump(BURST))
     config = load_config(tmp_path / "burst.yaml")
-    around = Around((22, 5, 8), render.Programs.beside_python(), Path("/etc/slurm/burst.yaml"), image.Wishes({}))
+    around = Around(
+        (22, 5, 8), render.Programs.beside_python(), Path("/etc/slurm/burst.yaml"), lambda: image.Wishes({})
+    )
     script = next(one for one in everything(config, around) if one.name == "boot/gce-gpu.sh").text
     devices = render.from_template("gpu-devices.sh.j2")
     shell = shutil.which("dash") or "/bin/sh"
