@@ -107,6 +107,20 @@ def expressions(part: Any) -> Iterator[str]:
         yield from (target["expr"] for target in panel.get("targets", ()))
 
 
+def promtool(act: str, path: Path) -> str:
+    """What it says to a file of rules (``check``) or of tests (``test``), which must be well."""
+    done = subprocess.run([need_program("promtool"), act, "rules", path], capture_output=True, text=True, check=False)
+    assert done.returncode == 0, done.stdout + done.stderr
+    return done.stdout
+
+
+def hold(folder: Path, tests: list[Any]) -> None:
+    """These tests of the alerts hold."""
+    path = folder / "test.yaml"
+    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": tests}))
+    promtool("test", path)
+
+
 def test_every_metric_that_is_named_is_told() -> None:
     dashboard = json.loads(DASHBOARD.read_text())
     assert names_in(ALERTS.read_text()) <= told()
@@ -128,10 +142,7 @@ def test_every_metric_and_alert_is_in_the_documents() -> None:
 
 
 def test_prometheus_takes_the_rules_and_each_expression_of_the_dashboard(tmp_path: Path) -> None:
-    promtool = need_program("promtool")
-    checked = subprocess.run([promtool, "check", "rules", ALERTS], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stderr
-    assert f"{len(RULES)} rules found" in checked.stdout
+    assert f"{len(RULES)} rules found" in promtool("check", ALERTS)
     texts = list(expressions(json.loads(DASHBOARD.read_text())))
     rules = [
         {"record": f"r:{number}", "expr": text.replace("$__rate_interval", "5m").replace("$instance", ".*")}
@@ -139,13 +150,11 @@ def test_prometheus_takes_the_rules_and_each_expression_of_the_dashboard(tmp_pat
     ]
     path = tmp_path / "dashboard.yaml"
     path.write_text(yaml.safe_dump({"groups": [{"name": "dashboard", "rules": rules}]}))
-    checked = subprocess.run([promtool, "check", "rules", path], capture_output=True, text=True, check=False)
-    assert checked.returncode == 0, checked.stdout + checked.stderr
+    promtool("check", path)
 
 
 def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
     assert sorted(CASES) == sorted(NAMES)
-    promtool = need_program("promtool")
     fires: list[Any] = []
     for name, (series, when, before) in CASES.items():
         told_series = [{"series": one, "values": values} for one, values in series.items()]
@@ -167,15 +176,11 @@ def test_each_alert_fires_when_it_should_and_not_before(tmp_path: Path) -> None:
                 ],
             }
         )
-    path = tmp_path / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": fires}))
-    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    hold(tmp_path, fires)
 
 
 def test_the_rules_speak_when_nothing_is_wrong(tmp_path: Path) -> None:
     """A manager that is well: no alert in five hours."""
-    promtool = need_program("promtool")
     well = {
         f'up{{job="spotburst",{I}}}': "1x300",
         f"spotburst_last_pass_timestamp_seconds{{{I}}}": "0+60x300",
@@ -197,10 +202,7 @@ def test_the_rules_speak_when_nothing_is_wrong(tmp_path: Path) -> None:
             for m in (10, 100, 300)
         ],
     }  # fmt: skip
-    path = tmp_path / "test.yaml"
-    path.write_text(yaml.safe_dump({"rule_files": [str(ALERTS)], "evaluation_interval": "1m", "tests": [quiet]}))
-    done = subprocess.run([promtool, "test", "rules", path], capture_output=True, text=True, check=False)
-    assert done.returncode == 0, done.stdout + done.stderr
+    hold(tmp_path, [quiet])
 
 
 @pytest.mark.parametrize("name", sorted(told()))
