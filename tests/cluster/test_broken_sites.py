@@ -19,7 +19,7 @@ from slurm_plugin.checks.finding import Finding, State, exit_code
 from slurm_plugin.cli.look import Role, look
 from slurm_plugin.config import load_config
 from tests.fixtures.ports import PORTS
-from tests.fixtures.private_slurm import PrivateSlurm, private_slurm, wait_for
+from tests.fixtures.private_slurm import DAEMONS, PrivateSlurm, private_slurm, wait_for
 from tests.fixtures.unmet import unmet
 
 pytestmark = pytest.mark.cluster
@@ -37,24 +37,9 @@ partitions:
   - {{name: spot, nodesets: [spot], default: true}}
   - {{name: urgent, nodesets: [spot], priority_tier: 10, preempt_mode: "off"}}
 """
-BASE = """\
-ClusterName=site
-SlurmctldHost={host}(127.0.0.1)
-SlurmUser=root
-SlurmdUser=root
-SlurmctldPort={port}
-AuthType=auth/munge
-AuthInfo=socket={folder}/munge.sock,cred_expire=5
-StateSaveLocation={folder}/state
-SlurmctldPidFile={folder}/ctld.pid
-SlurmctldLogFile={folder}/ctld.log
-SlurmdSpoolDir={folder}/spool-%n
-ProctrackType=proctrack/linuxproc
-JobAcctGatherType=jobacct_gather/none
-SelectType=select/cons_tres
-SelectTypeParameters=CR_Core
+BASE = f"""{DAEMONS}\
 KillWait=30
-Include {folder}/spotburst.conf
+Include {{folder}}/spotburst.conf
 """
 
 
@@ -67,7 +52,7 @@ class SiteUnderTest:
         self.included = self.folder / "spotburst.conf"
         self.programs = self.folder / "bin"
         host = socket.gethostname().partition(".")[0]
-        self._base = BASE.format(host=host, port=slurm.port, folder=self.folder)
+        self._base = BASE.format(name="site", host=host, port=slurm.port, folder=self.folder)
         self._manager: subprocess.Popen[bytes] | None = None
 
     def write(self, more: str = "") -> None:
