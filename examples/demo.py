@@ -33,6 +33,8 @@ from slurm_plugin.timeline import Attempt, attempts, gap
 HERE = Path(__file__).resolve().parent
 GRACE = 30
 STEPS = 1200
+LOG_EVERY = 10
+"""Steps."""
 RECLAIM_AT, VANISH_AT, PREEMPT_AT = 200, 500, 800
 """Steps at which the three things happen."""
 NOTICE_LIMIT = 10.0
@@ -103,7 +105,7 @@ class Demo:
 
     def submit(self, partition: str, name: str, *, wrapped: bool) -> str:
         """One training job by ``sbatch``, with the wrapper or without."""
-        command = ["--steps", str(self.steps), "--out", str(self.folder / name), "--log-every", "10"]
+        command = ["--steps", str(self.steps), "--out", str(self.folder / name), "--log-every", str(LOG_EVERY)]
         if not wrapped:
             text = shlex.join(["srun", sys.executable, str(HERE / "train.py"), *command])
             return self.cluster.submit(text, f"--partition={partition}", "--gres=gpu:1", f"--job-name={name}")
@@ -172,9 +174,7 @@ class Demo:
         for number, one in enumerate(made):
             print(f"  attempt {one.epoch} on {one.node}: {describe_attempt(one)}")
             if number + 1 < len(made):
-                lost = (
-                    f"{repeated[number]} step(s) done again" if number < len(repeated) else "steps done again: unknown"
-                )
+                lost = again(repeated[number], one) if number < len(repeated) else "steps done again: unknown"
                 print(f"    {describe_gap(one, made[number + 1])}; {lost}")
         good = len(made) == 4 and made[-1].why == "finished"
         expected = "" if good else "; 4 were expected, the last one finished: the timeline says what ended the others"
@@ -197,15 +197,16 @@ class Demo:
         print("\nRESULT " + ("the two trainings are bit-identical" if ok else "FAILED"))
         return ok
 
-    def repeated(self, job: str) -> list[int]:
-        """For each resume: how many steps had been printed beyond the step at which the job went on (a line every 10 steps)."""
+    def repeated(self, job: str) -> list[tuple[int, int]]:
+        """For each resume: how many steps are known to be beyond the step at which the job went on, and how many there may be."""
         lost, last = [], 0
         for line in self.cluster.output(job).splitlines():
             words = line.split()
             if line.startswith("step ") and words[1].isdigit():
                 last = int(words[1])
             elif line.startswith("resumed at step "):
-                lost.append(max(0, last - int(words[3])))
+                unprinted = last + LOG_EVERY - 1
+                lost.append((max(0, last - int(words[3])), max(0, unprinted - int(words[3]))))
         return lost
 
     def same(self) -> bool:
@@ -269,6 +270,12 @@ def describe_attempt(one: Attempt) -> str:
     """Steps, commits and why it ended."""
     begun = f"from step {one.restored_step}" if one.restored_step is not None else "from the start"
     return f"{begun}, {one.commits} commits, the last at step {one.last_step}; {one.why}"
+
+
+def again(steps: tuple[int, int], one: Attempt) -> str:
+    """What was done again of ``one``'s steps: after a notice it ended at its last commit; else its output tells, line by line."""
+    least, most = steps
+    return f"{least} step(s) done again" if one.noticed is not None else f"{least} to {most} step(s) done again"
 
 
 def describe_gap(before: Attempt, after: Attempt) -> str:

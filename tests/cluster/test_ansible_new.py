@@ -101,7 +101,7 @@ def test_a_cluster_from_nothing(bare: dict[str, Machine], tmp_path: Path) -> Non
     again = ansible.play("site", "--diff", *secrets)
     assert changed(again) == [0, 0, 0]
     assert PASSWORD not in shown + again
-    assert controller.run("stat --format=%a /etc/slurm/slurmdbd.conf /etc/munge/munge.key").split() == ["600", "400"]
+    assert controller.run("stat --format=%a /etc/slurm/slurmdbd.conf /etc/munge/munge.key").split() == ["600", "600"]
     keys = {machine.run("sha256sum </etc/munge/munge.key") for machine in bare.values()}
     assert len(keys) == 1
 

@@ -7,7 +7,11 @@ import os
 import random
 import stat
 import subprocess
+import tempfile
+from collections.abc import Iterator
 from pathlib import Path
+
+import pytest
 
 from slurm_plugin.checks import reading, rights
 from slurm_plugin.checks.rights import EXECUTE, READ, WRITE, User, allowed
@@ -16,16 +20,22 @@ from tests.fixtures.unmet import need_root
 ASK = "import os,sys,json; print(json.dumps([[os.access(p, w) for w in (4, 2, 1)] for p in sys.argv[1:]]))"
 
 
-def test_as_the_kernel_decides(tmp_path: Path) -> None:
+@pytest.fixture
+def open_folder() -> Iterator[Path]:
+    """A folder that every user may enter: those above pytest's own are its user's alone."""
+    with tempfile.TemporaryDirectory(dir="/tmp") as name:
+        folder = Path(name)
+        folder.chmod(0o755)
+        yield folder
+
+
+def test_as_the_kernel_decides(open_folder: Path) -> None:
     need_root("to give files to others")
-    tmp_path.chmod(0o755)
-    for folder in (tmp_path.parent, tmp_path.parent.parent):
-        folder.chmod(folder.stat().st_mode | 0o001)
     user = User("daemon", 1, frozenset({1, 54321}))
     choice = random.Random(1)
     paths = []
     for number in range(120):
-        path = tmp_path / f"f{number}"
+        path = open_folder / f"f{number}"
         path.mkdir() if number % 3 == 0 else path.touch()
         os.chown(path, choice.choice((0, 1, 2)), choice.choice((0, 1, 54321, 7)))
         path.chmod(choice.randrange(0o1000))
