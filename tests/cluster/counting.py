@@ -115,6 +115,12 @@ class Handle:
         )
         return found[0]
 
+    def summary(self) -> str:
+        """Where it stands, in a line."""
+        job = self.now
+        flags = ",".join(sorted(job.states))
+        return f"job {self.id} is {flags}, reason {job.reason}, priority {job.priority}, {job.restart_count} restarts, on {job.nodes}"
+
     @property
     def output(self) -> str:
         array, _, task = self.id.partition("_")
@@ -139,7 +145,10 @@ class Handle:
 
     def until(self, look: object, what: str, timeout: float = 180) -> None:
         assert callable(look)
-        self.stage.wait(look, f"job {self.id}: {what}", timeout)
+        try:
+            self.stage.wait(look, f"job {self.id}: {what}", timeout)
+        except TimeoutError as error:
+            raise TimeoutError(f"{self.summary()}; {error}") from error
 
     def until_committed(self, epoch: int, timeout: float = 180) -> None:
         """Until that attempt has committed."""

@@ -122,6 +122,8 @@ def left_in_bad_constraints(stage: Stage) -> None:
         change = (f"nodename={node}", f"availablefeatures={words}", f"activefeatures={words}")
         stage.cluster.run("scontrol", "update", *change)
 
+    # So that the other scenes' jobs are sent there last: with one of them on it this job would wait for that one's end.
+    stage.cluster.run("scontrol", "update", f"nodename={node}", "weight=1000")
     features("spot,rare")
     job = stage.counting("--constraint=rare")
     features("spot")
