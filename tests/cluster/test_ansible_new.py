@@ -101,9 +101,12 @@ def test_a_cluster_from_nothing(bare: dict[str, Machine], tmp_path: Path) -> Non
     again = ansible.play("site", "--diff", *secrets)
     assert changed(again) == [0, 0, 0]
     assert PASSWORD not in shown + again
-    assert controller.run("stat --format=%a /etc/slurm/slurmdbd.conf /etc/munge/munge.key").split() == ["600", "600"]
-    keys = {machine.run("sha256sum </etc/munge/munge.key") for machine in bare.values()}
+    assert controller.run("stat --format=%a /etc/slurm/slurmdbd.conf").split() == ["600"]
+    keys = {
+        machine.run("cd /etc/munge; stat --format='%U %a' munge.key; sha256sum munge.key") for machine in bare.values()
+    }
     assert len(keys) == 1
+    assert keys.pop().startswith("munge 400\n")
 
     image.run("systemctl start slurmd")
     shared = controller.root.parent.parent / "shared"

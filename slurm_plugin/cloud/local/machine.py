@@ -81,8 +81,7 @@ def _keep(folder: Path, spec: dict[str, Any], lock: int) -> int:
     try:
         if os.read(ready_read, 1) != b"1":
             raise OSError("its process 1 could not enter namespaces of its own (see machine.log)")
-        # "ip" is a child of this process and so lives in the new process namespace, where the machine is number 1.
-        network.plug_in(spec["cable"], spec["bridge"], 1, IPv4Address(spec["address"]))
+        network.plug_in(spec["cable"], spec["bridge"], pid, IPv4Address(spec["address"]))
         process = Process.of(pid)
         if process is None or not write_json_once(folder / "machine.json", process.to_dict()):
             raise OSError("its process 1 ended at once (see machine.log)")

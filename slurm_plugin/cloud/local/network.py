@@ -102,10 +102,12 @@ def hardware_address(address: IPv4Address) -> str:
 
 
 def plug_in(cable: str, bridge: str, pid: int, address: IPv4Address) -> None:
-    """Lay a cable from the bridge into the network namespace of ``pid`` (as the caller's children number it)."""
+    """Lay a cable from the bridge into the network namespace of ``pid`` (as the caller's /proc has it)."""
+    # Not "netns PID": iproute2 of Debian 12 has the kernel look for that process, Debian 13's looks in /proc itself, and the two number
+    # processes differently where the caller's children live in a process namespace of their own.
     ip(
         *("link", "add", "name", cable, "type", "veth"),
-        *("peer", "name", "eth0", "address", hardware_address(address), "netns", str(pid)),
+        *("peer", "name", "eth0", "address", hardware_address(address), "netns", f"/proc/{pid}/ns/net"),
     )
     ip("link", "set", "dev", cable, "master", bridge, "up")
 
