@@ -84,6 +84,6 @@ def load_node_config(environ: Mapping[str, str] = os.environ) -> NodeConfig:
         except FileNotFoundError:
             if named:
                 raise UsageError(f"{place}: named by SPOTBURST_NODE_CONFIG, but there is no such file") from None
-        except (OSError, ValueError, TypeError) as error:
+        except (OSError, ValueError, TypeError, RecursionError) as error:
             raise UsageError(f"{place}: can't be read as this node's settings: {error}") from error
     return NodeConfig()

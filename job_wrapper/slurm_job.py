@@ -11,6 +11,8 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
+from job_wrapper.notice.types import LAST_SECOND
+
 _FIELDS = ("State", "RestartCnt", "PreemptTime", "Requeue", "BatchFlag", "StartTime", "EndTime", "PriorityLong")
 _FORMAT = ",".join(f"{name}:;" for name in _FIELDS)
 PATIENCE = 10.0
@@ -77,7 +79,7 @@ def parse_view(line: str) -> JobView:
 
 
 def _seconds(text: str) -> float | None:
-    return float(text) if text.isdigit() and int(text) > 0 else None
+    return float(text) if text.isdecimal() and 0 < int(text) <= LAST_SECOND else None
 
 
 def _flag(text: str) -> bool:

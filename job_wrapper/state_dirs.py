@@ -234,6 +234,6 @@ def count_files(part: Part | None) -> dict[int, int]:
     counts: dict[int, int] = {}
     for item in part.items if part is not None else ():
         head, _, rest = item.name.partition("/")
-        if rest and item.kind is not ItemKind.DIRECTORY and head.isdigit():
+        if rest and item.kind is not ItemKind.DIRECTORY and head.isdecimal():
             counts[int(head)] = counts.get(int(head), 0) + 1
     return counts

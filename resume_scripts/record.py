@@ -97,7 +97,7 @@ def _resume_file(path: str | None) -> dict[str, Any]:
                 }
                 for job in json.load(file)["jobs"]
             ]
-    except (OSError, ValueError, TypeError, LookupError, AttributeError) as error:
+    except (OSError, ValueError, TypeError, LookupError, AttributeError, OverflowError, RecursionError) as error:
         return {
             "jobs": None,
             "note": f"SLURM_RESUME_FILE {path} can't be read ({error!r}): launching by the hostlist alone",

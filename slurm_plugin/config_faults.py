@@ -13,15 +13,26 @@ from slurm_plugin.errors import ConfigError
 
 
 class _UniqueKeys(yaml.SafeLoader):
-    """YAML that refuses a key written twice: by itself the last one wins without a word."""
+    """YAML that refuses a key written twice: by itself the last one wins without a word. What can't be read is told with its place."""
+
+    def construct_object(self, node: yaml.Node, deep: bool = False) -> Any:
+        try:
+            return super().construct_object(node, deep)
+        except (yaml.YAMLError, RecursionError):
+            raise
+        except Exception as error:  # the 31st of February, among others
+            raise yaml.MarkedYAMLError(
+                problem=f"{str(node.value)[:80]}: {str(error) or type(error).__name__}", problem_mark=node.start_mark
+            ) from error
 
     def construct_mapping(self, node: yaml.MappingNode, deep: bool = False) -> dict[Hashable, Any]:
         seen: set[Any] = set()
         for key, _ in node.value:
+            if not isinstance(key, yaml.ScalarNode):
+                continue
             if key.tag != "tag:yaml.org,2002:merge" and key.value in seen:
                 raise yaml.MarkedYAMLError(problem=f"{key.value}: written twice", problem_mark=key.start_mark)
-            if isinstance(key.value, Hashable):
-                seen.add(key.value)
+            seen.add(key.value)
         return super().construct_mapping(node, deep)
 
 

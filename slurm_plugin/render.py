@@ -82,7 +82,7 @@ class Site:
 
 def parse_version(text: str) -> Version:
     """``slurm-wlm 22.05.8`` or ``slurm 24.11.5-rc1`` to a triple. Raises ``ConfigError``."""
-    match = re.search(r"\b(\d{2})\.(\d{1,2})(?:\.(\d+))?", text)
+    match = re.search(r"\b(\d{2})\.(\d{1,2})(?:\.(\d{1,9}))?", text)
     if not match:
         raise ConfigError(
             f"{text.strip()!r} is not the answer of a Slurm that we know: expected such as 'slurm 24.11.5'"

@@ -87,17 +87,16 @@ def _read(path: Path) -> Request:
     nodes = expand(data["hostlist"])
     if not nodes:
         raise ValueError("no nodes")
-    jobs = data.get("jobs")
-    return Request(
-        kind=data["kind"],
-        nodes=nodes,
-        time=float(data["time"]),
-        path=path,
-        jobs=None
-        if jobs is None
-        else tuple(RequestedJob(int(j["job_id"]), expand(j["nodes"]), expand(j["resume"])) for j in jobs),
-        note=str(data.get("note", "")),
-    )
+    jobs, note = data.get("jobs"), str(data.get("note", ""))
+    try:
+        read = None if jobs is None else tuple(map(_job, jobs))
+    except Exception as error:  # the nodes are wanted all the same
+        read, note = None, f"what Slurm tells of its jobs can't be read ({error}): launching by the hostlist alone"
+    return Request(kind=data["kind"], nodes=nodes, time=float(data["time"]), path=path, jobs=read, note=note)
+
+
+def _job(told: Any) -> RequestedJob:
+    return RequestedJob(int(told["job_id"]), expand(told["nodes"]), expand(told["resume"]))
 
 
 def _set_aside(path: Path, error: Exception) -> None:

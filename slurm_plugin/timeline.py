@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import Any
 
 from job_wrapper.run.options import EPHEMERAL
+from job_wrapper.store import told
 from job_wrapper.store.freeing import is_freed
 from job_wrapper.store.io_types import Entry, Kind
 
@@ -75,11 +75,8 @@ def attempts(entries: Sequence[Entry]) -> list[Attempt]:
 
 def _attempt(group: list[Entry], newest: bool) -> Attempt:
     claim = group[0]
-    bodies: dict[str, Any] = {}
-    for entry in group:
-        for key in ("resumed_at", "restored_step"):
-            if entry.body.get(key) is not None:
-                bodies.setdefault(key, entry.body[key])
+    resumed = [at for e in group if (at := told.seconds(e.body.get("resumed_at"))) is not None]
+    restored = [step for e in group if (step := told.whole(e.body.get("restored_step"))) is not None]
     commits = [e for e in group if e.kind is Kind.COMMIT]
     urgent = next((e for e in reversed(commits) if e.body.get("urgent")), None)
     last = group[-1]
@@ -92,33 +89,29 @@ def _attempt(group: list[Entry], newest: bool) -> Attempt:
             why = "finished"
     else:
         why = "running" if newest else "lost"
-    arrived = last.body.get("arrived")
-    steps = [int(e.body["step"]) for e in commits if e.body.get("step") is not None]
+    arrived = told.seconds(last.body.get("arrived"))
+    steps = [step for e in commits if (step := told.whole(e.body.get("step"))) is not None]
     return Attempt(
         epoch=claim.epoch,
         job_id=claim.writer.job_id,
         restart_count=claim.writer.restart_count,
         node=str(claim.body.get("node") or claim.writer.host),
         offering=str(claim.body.get("offering") or ""),
-        started=float(claim.body.get("started_at") or claim.time),
+        started=told.seconds(claim.body.get("started_at")) or claim.time,
         claimed=claim.time,
-        resumed=bodies.get("resumed_at"),
-        restored_step=bodies.get("restored_step", _given(claim, last)),
+        resumed=resumed[0] if resumed else None,
+        restored_step=restored[0] if restored else _given(claim, last),
         commits=len(commits),
         first_step=steps[0] if steps else None,
         last_step=steps[-1] if steps else None,
         last_commit=commits[-1].time if commits else None,
-        noticed=float(arrived) if arrived is not None else None,
+        noticed=arrived,
         urgent_commit=urgent.time if urgent is not None and arrived is not None else None,
         ended=last.time if over else None,
         why=why,
-        exit_code=last.body.get("exit_code") if last.kind is Kind.END else None,
-        machines=_count(claim.body.get("machines")),
+        exit_code=told.whole(last.body.get("exit_code")) if last.kind is Kind.END else None,
+        machines=max(1, told.whole(claim.body.get("machines")) or 1),
     )
-
-
-def _count(told: Any) -> int:
-    return told if isinstance(told, int) and told > 0 else 1
 
 
 def _given(claim: Entry, last: Entry) -> int | None:

@@ -87,6 +87,7 @@ def decode(skeleton: Any, tensors: Mapping[str, torch.Tensor]) -> Any:
         TypeError,
         ValueError,
         AttributeError,
+        OverflowError,
         RuntimeError,
         RecursionError,
         StopIteration,

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Mapping
 from dataclasses import dataclass
 
@@ -94,6 +95,6 @@ def _number(environ: Mapping[str, str], name: str, default: int) -> int:
     text = environ.get(name, "")
     if not text:
         return default
-    if not text.isdigit():
+    if not re.fullmatch(r"[0-9]{1,18}", text):
         raise UsageError(f"{name}={text!r} is not a number: this environment was not made by Slurm")
     return int(text)

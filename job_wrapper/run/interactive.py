@@ -49,7 +49,7 @@ def command_to_go_on(
         if value and value not in ("(null)", "1" if flag in ("--nodes", "--ntasks") else ""):
             srun.append(f"{flag}={value}")
     gpus = environ.get("SLURM_GPUS_ON_NODE", "")
-    if gpus.isdigit() and int(gpus):
+    if gpus.isdecimal() and int(gpus):
         srun.append(f"--gres=gpu:{gpus}")
     if any(not folder.startswith("/") for folder in options.state_dirs):
         srun.append(f"--chdir={environ.get('PWD') or os.curdir}")

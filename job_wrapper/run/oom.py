@@ -36,6 +36,6 @@ def oom_kills(proc: Path = Path("/proc/self/cgroup"), root: Path = ROOT) -> int 
             continue
         for line in text.splitlines():
             name, _, value = line.partition(" ")
-            if name == "oom_kill" and value.strip().isdigit():
+            if name == "oom_kill" and value.strip().isdecimal():
                 count = (count or 0) + int(value)
     return count

@@ -16,6 +16,8 @@ from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.rules import MAX_SIZE, STORE_PATIENCE
 from job_wrapper.store.shown import without_end
 
+_DIGITS = 30
+"""Of a size, at most: one of some hundred is no number for a computer."""
 _BYTES = {"": 1, **{f"{p}{b}": 1024 ** (i + 1) for i, p in enumerate("KMGT") for b in ("", "iB")}}
 
 AUTO = "auto"
@@ -51,13 +53,13 @@ def parse_size(text: str) -> int:
     """``"512MiB"``, ``"100G"``, ``"1TiB"`` or a number of bytes; K, M, G and T are powers of 1024. Raises ``ArgumentTypeError``."""
     match = re.fullmatch(r"\s*(\d+(?:\.\d+)?)\s*([A-Za-z]*)\s*", text)
     unit = match[2] if match else "?"
-    if match is None or unit not in _BYTES:
+    if match is None or unit not in _BYTES or len(match[1]) > _DIGITS:
         raise argparse.ArgumentTypeError(f"{text!r} is not a size: write a number with K, M, G or T, such as 500GiB")
     return int(float(match[1]) * _BYTES[unit])
 
 
 def _count(text: str) -> int:
-    if not text.isdigit() or int(text) < 1:
+    if not re.fullmatch(r"[0-9]{1,9}", text) or int(text) < 1:
         raise argparse.ArgumentTypeError(f"{text!r} is not a number of checkpoints to keep: write 1 or more")
     return int(text)
 

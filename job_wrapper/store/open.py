@@ -103,7 +103,11 @@ def _open_posix(uri: str, create: bool) -> PosixStore:
         raise StoreRefused(f"checkpoint URI {shown(uri)}: '..' is not allowed in it")
     if path == Path("/"):
         raise StoreRefused(f"checkpoint URI {shown(uri)}: name a folder, not the root of the file system")
-    if not create and not path.exists():
+    try:
+        missing = not create and not path.exists()
+    except OSError as error:  # a name that no file can have
+        raise StoreRefused(f"checkpoint URI {shown(uri)}: {error.strerror}") from None
+    if missing:
         raise StoreError(f"checkpoint URI {shown(uri)}: there is no {path} here. Is its file system mounted?")
     try:
         # Only the last step is created: a missing parent is more likely an unmounted file system than a wish.

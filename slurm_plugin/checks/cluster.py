@@ -157,7 +157,9 @@ def nodes(config: Config, conf: SlurmConf, shown: Iterable[Node]) -> Iterator[Fi
 
 
 def _gpus(gres: str) -> int:
-    return sum(int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d+)", re.sub(r"\([^)]*\)", "", gres)))
+    return sum(
+        int(count) for count in re.findall(r"(?:^|,)gpu(?::[^:,()]+)?:(\d{1,9})", re.sub(r"\([^)]*\)", "", gres))
+    )
 
 
 def storage(conf: SlurmConf, state_save: str, state_dir: str) -> Iterator[Finding]:

@@ -67,7 +67,7 @@ def requeue(config: Config, conf: SlurmConf) -> Iterator[Finding]:
 
 def _codes(text: str) -> set[int]:
     try:
-        return {int(code) for code in expand(f"[{text}]") if code.isdigit()} if text else set()
+        return {int(code) for code in expand(f"[{text}]") if code.isdecimal()} if text else set()
     except (ConfigError, ValueError):
         return set()
 

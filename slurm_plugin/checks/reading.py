@@ -50,7 +50,7 @@ def user(name: str) -> User | None:
     """An account by its name, or by its number; ``slurm(64030)`` as scontrol shows it, too. None where there is none."""
     plain = name.partition("(")[0]
     try:
-        entry = pwd.getpwuid(int(plain)) if plain.isdigit() else pwd.getpwnam(plain)
+        entry = pwd.getpwuid(int(plain)) if plain.isdecimal() else pwd.getpwnam(plain)
     except KeyError:
         return None
     return User(entry.pw_name, entry.pw_uid, frozenset(os.getgrouplist(entry.pw_name, entry.pw_gid)))
@@ -122,7 +122,10 @@ def running_slurm(client: CliClient) -> tuple[SlurmConf, Reading | None]:
     told = re.match(r"Configuration data as of (\d{4}-\d\d-\d\dT\d\d:\d\d:\d\d)", text)
     if told is None:
         return conf, None
-    moment = time.mktime(time.strptime(told[1], "%Y-%m-%dT%H:%M:%S"))
+    try:
+        moment = time.mktime(time.strptime(told[1], "%Y-%m-%dT%H:%M:%S"))
+    except (ValueError, OverflowError):  # no day, or none that a clock can count
+        return conf, None
     return conf, Reading("the controller's clock", moment, before, after, grain=1.0)
 
 

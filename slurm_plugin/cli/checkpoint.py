@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from job_wrapper.run import asked
+from job_wrapper.store import told
 from job_wrapper.store.io_types import Kind
 from slurm_plugin.cli import output
 from slurm_plugin.cli.acting import SlurmJobArgument, as_owner, commands, find_job, require_running
@@ -36,6 +37,6 @@ def command(
         return
     entry = wanted.wait(Kind.COMMIT, client, patience)
     commit = entry.summary.commits[-1]
-    took = output.duration(entry.body.get("seconds"))
+    took = output.duration(told.seconds(entry.body.get("seconds")))
     text = f"job {shown.name_id} committed {at(commit)}, epoch {entry.epoch}" + (f", in {took}" if took else "")
     outcome(json, Outcome(shown.name_id, "committed", text, wanted.run, entry.seq, entry.epoch, commit.step))

@@ -10,7 +10,7 @@ import typer
 from typer.core import TyperGroup
 
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
-from job_wrapper.store import read_manifest, read_part, verify_checkpoint
+from job_wrapper.store import read_manifest, read_part, told, verify_checkpoint
 from job_wrapper.store.checkpoint_codec import PACK_SIZES
 from job_wrapper.store.io_types import CommitRef, Entry, Kind, ObjectStore
 from job_wrapper.transfer import Shown, may_draw
@@ -124,7 +124,6 @@ def checkpoints(store: ObjectStore, entries: list[Entry], *, verify: bool) -> li
 def _checkpoint(
     store: ObjectStore, entry: Entry, kept: CommitRef | None, failures: int, known: set[str], verify: bool
 ) -> Checkpoint:
-    seconds = entry.body.get("seconds")
     size = uploaded = error = None
     state = "deleted"
     if kept is not None:
@@ -141,9 +140,9 @@ def _checkpoint(
     return Checkpoint(
         entry=entry.seq,
         epoch=entry.epoch,
-        step=entry.body.get("step"),
+        step=told.whole(entry.body.get("step")),
         time=entry.time,
-        seconds=float(seconds) if isinstance(seconds, int | float) else None,
+        seconds=told.seconds(entry.body.get("seconds")),
         urgent=bool(entry.body.get("urgent")),
         size=size,
         uploaded=uploaded,

@@ -9,7 +9,7 @@ _STEP = re.compile(r"(\d+(?:_\d+)?(?:\+\d+)?)\.(\d+|batch|extern|interactive)(\+
 _TASKS = re.compile(r"(\d+)_(?:\[[\d,:%-]*\]|\d+[-,:][\d,:-]*|\*)\Z", re.ASCII)
 _LIST = re.compile(r"(\d+(?:_\d+)?(?:\+\d+)?)(?:, *| +)\d.*\Z", re.ASCII)
 _FOLDED = re.compile(r"(\d+)_\[([\d,:-]+)(%\d+)?\]", re.ASCII)
-_PART = re.compile(r"(\d+)(?:-(\d+)(?::(\d+))?)?", re.ASCII)
+_PART = re.compile(r"(\d{1,18})(?:-(\d{1,18})(?::(\d{1,18}))?)?", re.ASCII)
 
 
 def is_job_id(text: str) -> bool:
@@ -35,7 +35,7 @@ def holds(name_id: str, wanted: str) -> bool:
     """Whether ``wanted`` is one of the tasks that Slurm shows as one record, ``123_[4-9]``, until it starts them or is told something of one."""
     array, _, task = wanted.partition("_")
     folded = _FOLDED.fullmatch(name_id)
-    if folded is None or folded[1] != array or not is_job_id(wanted) or not task.isdigit():
+    if folded is None or folded[1] != array or not is_job_id(wanted) or not re.fullmatch(r"[0-9]{1,18}", task):
         return False
     for part in folded[2].split(","):
         found = _PART.fullmatch(part)

@@ -181,7 +181,7 @@ def capacity(
     provider: Provider = None,
 ) -> None:
     """Let the cloud run out of something: at most LIMIT machines of a type, in each zone and market."""
-    if limit != "none" and not limit.isdigit():
+    if limit != "none" and not limit.isdecimal():
         raise ConfigError(f"limit {limit!r} is neither a number nor 'none'")
     settings, cloud = _open(config, provider)
     pools = {

@@ -127,7 +127,11 @@ def moment(when: float | None, *, tenths: bool = False) -> str | None:
     """Unix seconds in the local time zone, to the second or the tenth (cut, not rounded, so that both agree)."""
     if not when:
         return None
-    return time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when)) + (f".{int(when * 10) % 10}" if tenths else "")
+    try:
+        shown = time.strftime("%Y-%m-%d %H:%M:%S", time.localtime(when))
+    except (OverflowError, OSError, ValueError):  # of a clock that was wrong by ages
+        return f"{when:g} s since 1970"
+    return shown + (f".{int(when * 10) % 10}" if tenths else "")
 
 
 def duration(seconds: float | None) -> str | None:

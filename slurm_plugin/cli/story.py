@@ -11,6 +11,7 @@ from job_wrapper.comments import OURS
 from job_wrapper.interval import UNMEASURED, Interval
 from job_wrapper.run.asked import ASKED
 from job_wrapper.run.identity import LOCAL
+from job_wrapper.store import told
 from job_wrapper.store.freeing import DELETED, is_freed
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cli.exits import meaning
@@ -56,10 +57,10 @@ def lost_steps(before: Attempt, after: Attempt | None) -> int | None:
 def interval(entries: Sequence[Entry]) -> Interval | None:
     """The interval between checkpoints that was in force at the newest commit, and why; None before the first."""
     for entry in reversed(entries):
-        told = entry.body.get("interval")
-        if isinstance(told, dict) and isinstance(told.get("seconds"), int | float):
-            why = str(told.get("why") or "no reason given")
-            return Interval(float(told["seconds"]), why.replace(UNMEASURED, _measured(entry)))
+        pace = entry.body.get("interval")
+        if isinstance(pace, dict) and (seconds := told.seconds(pace.get("seconds"))) is not None:
+            why = str(pace.get("why") or "no reason given")
+            return Interval(seconds, why.replace(UNMEASURED, _measured(entry)))
     return None
 
 
@@ -67,8 +68,8 @@ def _measured(entry: Entry) -> str:
     """An entry is written before its own save has been measured: in place of "no save measured yet"."""
     if entry.body.get("urgent") or entry.body.get("requested_at") is None:
         return "no save measured yet: urgent ones, and those that the program makes by itself, tell nothing of the next"
-    seconds = entry.body.get("seconds")
-    took = f", which took {duration(seconds)}" if isinstance(seconds, int | float) else ""
+    seconds = told.seconds(entry.body.get("seconds"))
+    took = f", which took {duration(seconds)}" if seconds is not None else ""
     return f"up to the attempt's first save{took}; what comes after goes by that, and the next checkpoint tells it"
 
 
@@ -87,14 +88,15 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
         where = str(body.get("node") or entry.writer.host)
         offering = f" ({body['offering']})" if body.get("offering") else ""
         yield entry.time, f"attempt {entry.epoch} starts on {where}{offering}, restart {entry.writer.restart_count}"
-    resumed = body.get("resumed_at")
-    if isinstance(resumed, int | float):
-        step = body.get("restored_step")
-        yield float(resumed), "the program goes on" + (f" from step {step}" if step is not None else " from the start")
-    if entry.kind in (Kind.INTERRUPTED, Kind.END) and isinstance(body.get("arrived"), int | float):
-        yield float(body["arrived"]), _notice(body)
+    resumed = told.seconds(body.get("resumed_at"))
+    if resumed is not None:
+        step = told.whole(body.get("restored_step"))
+        yield resumed, "the program goes on" + (f" from step {step}" if step is not None else " from the start")
+    arrived = told.seconds(body.get("arrived"))
+    if entry.kind in (Kind.INTERRUPTED, Kind.END) and arrived is not None:
+        yield arrived, _notice(body, arrived)
     if entry.kind is Kind.COMMIT:
-        step = body.get("step")
+        step = told.whole(body.get("step"))
         urgent = "urgent commit" if body.get("urgent") else "commit"
         if body.get("reason") == ASKED:
             urgent = "commit (asked for)"
@@ -114,12 +116,12 @@ def _events(entries: Sequence[Entry], index: int, entry: Entry) -> Iterator[tupl
         yield entry.time, f"the run ends with exit code {body.get('exit_code')}: {body.get('reason', '')}"
 
 
-def _notice(body: dict[str, Any]) -> str:
+def _notice(body: dict[str, Any], arrived: float) -> str:
     notice = body.get("notice")
     if not isinstance(notice, dict):
         return f"notice: {body.get('reason', '')}"
-    deadline = notice.get("deadline")
-    left = duration(deadline - body["arrived"]) if isinstance(deadline, int | float) else None
+    deadline = told.seconds(notice.get("deadline"))
+    left = duration(deadline - arrived) if deadline is not None else None
     return f"notice: {notice.get('provider', '')} {notice.get('kind', '')}" + (f", {left} ahead" if left else "")
 
 

@@ -13,6 +13,8 @@ from collections.abc import Callable
 from typing import TypeVar
 
 Answer = TypeVar("Answer")
+LONGEST_WISH = 600.0
+"""Seconds: a cloud that wished for more, in error, would be out of use for as long."""
 
 
 class Backoff:
@@ -39,7 +41,7 @@ class Backoff:
             return max(0.0, self._until - self._clock())
 
     def throttled(self, retry_after: float | None = None) -> None:
-        """The cloud refused a call for its rate. ``retry_after``: its own wish, where it gave one.
+        """The cloud refused a call for its rate. ``retry_after``: its own wish in seconds, where it gave one; heeded up to ``LONGEST_WISH``.
 
         Refusals that come while the pause is on belong to calls that were under way, and do not lengthen it.
         """
@@ -48,7 +50,7 @@ class Backoff:
             if now >= self._until:
                 self._pause = min(self._longest, max(self._first, self._pause * 2))
             pause = self._pause * (0.5 + 0.5 * self._jitter())
-            self._until = max(self._until, now + max(pause, retry_after or 0.0))
+            self._until = max(self._until, now + max(pause, min(retry_after or 0.0, LONGEST_WISH)))
 
     def succeeded(self) -> None:
         """A call went through: the next pause begins a quarter shorter."""

@@ -57,6 +57,6 @@ def _seconds(environ: Mapping[str, str]) -> float:
     """``WATCHDOG_USEC``, where it is meant for this process; else infinite."""
     meant = environ.get("WATCHDOG_PID", "")
     text = environ.get("WATCHDOG_USEC", "")
-    if not text.isdigit() or int(text) == 0 or (meant and meant != str(os.getpid())):
+    if not text.isdecimal() or int(text) == 0 or (meant and meant != str(os.getpid())):
         return float("inf")
     return int(text) / 1e6

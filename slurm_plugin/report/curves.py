@@ -6,6 +6,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from job_wrapper.curves import NAMES, Point, read
+from job_wrapper.store import told
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.timeline import Attempt
 
@@ -107,10 +108,10 @@ def steps(entries: Sequence[Entry], made: Sequence[Attempt]) -> list[Line]:
         for entry in entries:
             if entry.epoch != one.epoch:
                 continue
-            step = entry.body.get("step")
-            if entry.kind is Kind.COMMIT and isinstance(step, int) and not isinstance(step, bool):
+            step = told.whole(entry.body.get("step"))
+            if entry.kind is Kind.COMMIT and step is not None:
                 points.append((entry.time, step))
-            points += [(point.time, point.step) for told in read(entry.body).values() for point in told]
+            points += [(point.time, point.step) for curve in read(entry.body).values() for point in curve]
         ordered = sorted(set(points))
         if len(ordered) > 1:
             line = [Point(when, step, float(step)) for when, step in ordered]

@@ -8,6 +8,7 @@ from enum import Enum
 from itertools import zip_longest
 from statistics import median
 
+from job_wrapper.store import told
 from job_wrapper.store.io_types import Entry
 from job_wrapper.store.io_types import Kind as EntryKind
 from slurm_plugin.timeline import Attempt
@@ -127,7 +128,7 @@ def _kept_until(one: Attempt, after: Attempt | None, mine: Sequence[Entry]) -> f
     """When the newest commit was made that the next attempt went on from; None where it had nothing from this one."""
     commits = [e for e in mine if e.kind is EntryKind.COMMIT]
     if after is not None and after.restored_step is not None:
-        older = [e for e in commits if not isinstance(e.body.get("step"), int) or e.body["step"] <= after.restored_step]
+        older = [e for e in commits if (step := told.whole(e.body.get("step"))) is None or step <= after.restored_step]
         return older[-1].time if older else None
     return commits[-1].time if commits else None
 
@@ -154,9 +155,8 @@ def _marks(one: Attempt, mine: Sequence[Entry]) -> tuple[Mark, ...]:
     marks = []
     for entry in mine:
         if entry.kind is EntryKind.COMMIT:
-            step = entry.body.get("step")
             kind = "urgent" if entry.body.get("urgent") else "commit"
-            marks.append(Mark(kind, entry.time, step if isinstance(step, int) else None))
+            marks.append(Mark(kind, entry.time, told.whole(entry.body.get("step"))))
         elif entry.kind is EntryKind.RESTORE_FAILED:
             marks.append(Mark("damaged", entry.time))
     if one.noticed is not None:
@@ -174,7 +174,9 @@ def _totals(rows: Sequence[Row], entries: Sequence[Entry], begin: float, end: fl
             saved += worked
         worked += row.seconds(Doing.WORKS)
     commits = [e for e in entries if e.kind is EntryKind.COMMIT]
-    asked = [e.time - at for e in commits if isinstance(at := e.body.get("requested_at"), int | float) and at <= e.time]
+    asked = [
+        e.time - at for e in commits if (at := told.seconds(e.body.get("requested_at"))) is not None and at <= e.time
+    ]
     return Totals(
         elapsed=end - begin,
         waited=by[Doing.WAITS],

@@ -7,6 +7,7 @@ asked to (GCP's ``wait_for_change``).
 from __future__ import annotations
 
 import contextlib
+import re
 import threading
 import time
 from collections.abc import Callable, Mapping
@@ -73,7 +74,7 @@ def serve(address: str, machine: Mapping[str, Any], control: Control, port: int 
 
         def _answer(self) -> None:
             length = self.headers.get("Content-Length") or "0"
-            if not length.isdigit() or int(length) > LONGEST_BODY:
+            if not re.fullmatch(r"[0-9]{1,9}", length) or int(length) > LONGEST_BODY:
                 self.close_connection = True
                 self.send_error(400)
                 return
