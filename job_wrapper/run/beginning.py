@@ -26,6 +26,7 @@ from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
 from job_wrapper.run.counters import Counters, counters_of
 from job_wrapper.run.identity import Identity
 from job_wrapper.run.local_job import local_job_alive, local_job_id
+from job_wrapper.run.relaunch import OnlyOne, is_forgotten
 from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
 from job_wrapper.run.preflight import (
     command_digest,
@@ -124,7 +125,7 @@ class Beginning:
         self._store = self._patiently(
             lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back)
         )
-        require_own(self.store, self.run)
+        require_own(self.store, self.run, self.identity.name_id if self.identity.in_slurm else "")
         self._claim = self._make_claim()
         self.epoch = self._claim.epoch
         for damaged in self._claim.passed_over:
@@ -145,14 +146,14 @@ class Beginning:
             # The other ranks start when this one's files are in place, and from the commit that it found to be good.
             seq = None if self.restored is None else self.restored.seq
             progress = None if self.counters is None else self.counters.told()
-            told = seal("restored", {"entry": seq, "progress": progress})
+            told = seal("restored", {"entry": seq, "progress": progress, "nodes": self.identity.node_list})
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
 
     def tell_refused(self, code: int) -> None:
         """There will be no claim, but an end with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""
         if self.commits and self.identity.tasks > 1 and not self.claimed and code:
             store = self._store or open_store(self.options.uri, endpoint_url=self.options.endpoint_url, prove=False)
-            store.put(refused_key(self.run, self.identity), seal("refused", {"code": code}))
+            store.put(refused_key(self.run, self.identity), seal("refused", {"code": code, "nodes": self.identity.node_list}))
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:
@@ -187,13 +188,19 @@ class Beginning:
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity
         mine = (job_id, identity.restart_count)
-        self._lost = self._patiently(lambda: self._look(log, mine, digest))
+        self._only_one = OnlyOne(f"{identity.cluster}/{self.run}")
+
+        def forgotten(old: Writer) -> bool:
+            return is_forgotten(old, writer, identity, self.job, only_one=self._only_one.mine)
+
+        self._lost = self._patiently(lambda: self._look(log, mine, digest, forgotten))
         alive = self.job.alive if self.job is not None else local_job_alive
         try:
             return self._patiently(
                 lambda: log.claim(
                     writer,
                     alive=alive,
+                    forgotten=forgotten,
                     keep=self.options.keep,
                     command_digest=digest,
                     body=body,
@@ -201,13 +208,15 @@ class Beginning:
                 )
             )
         except RunFinished as finished:
-            refuse_other_command(log, finished.entry, mine, digest)
+            refuse_other_command(log, finished.entry, mine, digest, forgotten)
             raise
 
-    def _look(self, log: RunLog, mine: tuple[str, int], digest: str) -> SpotburstError | None:
+    def _look(
+        self, log: RunLog, mine: tuple[str, int], digest: str, forgotten: Callable[[Writer], bool]
+    ) -> SpotburstError | None:
         """At the run before it is claimed: whether it may be, and whether ``--on-interruption fail`` ends it here. Raises as ``begin``."""
         last = log.newest()[0]
-        refuse_other_command(log, last, mine, digest)
+        refuse_other_command(log, last, mine, digest, forgotten)
         return None if self.options.requeue else lost_before(last, mine)
 
     def _claimed_text(self, summary: Summary) -> str:

@@ -12,8 +12,9 @@ from xxhash import xxh3_128_hexdigest
 
 from job_wrapper.errors import NodeLost, NotRequeueable, Preempted, SpotburstError, StoreRefused, UsageError
 from job_wrapper.slurm_job import JobView, SlurmJob
-from job_wrapper.store.io_types import Entry, Kind, ObjectStore
+from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Writer
 from job_wrapper.store.log import RunLog
+from job_wrapper.store.paths import job_pointer
 from job_wrapper.store.posix import PosixStore
 
 _SHOWN = 300
@@ -38,19 +39,22 @@ def require_requeueable(job: SlurmJob, say: Callable[[str], None]) -> JobView | 
     return view
 
 
-def require_own(store: ObjectStore, run: str) -> None:
+def require_own(store: ObjectStore, run: str, job_id: str = "") -> None:
     """Job ids can be guessed: on a file system that several users write to, a run that another one has laid out is never restored.
 
-    Raises ``StoreRefused``.
+    Nor is one begun whose pointers another one could take away, since nobody would find it by its job then. ``job_id``: that job's, "" outside
+    Slurm, where it can't be guessed. Raises ``StoreRefused``.
     """
-    if isinstance(store, PosixStore):
-        for folder in (run.rpartition("/")[0], run):
-            owner = store.owner(folder)
-            if owner is not None and owner[0] != os.geteuid():
-                raise StoreRefused(
-                    f"{store.uri}/{folder} belongs to user {owner[0]}, not to you: nothing of it is used. "
-                    "Tell the administrator, or name another place with --uri"
-                )
+    if not isinstance(store, PosixStore):
+        return
+    pointers = [job_pointer(run.partition("/")[0], job_id, "").rstrip("/")] if job_id else []
+    for folder in (run.rpartition("/")[0], run, *pointers):
+        owner = store.owner(folder)
+        if owner is not None and owner[0] != os.geteuid():
+            raise StoreRefused(
+                f"{store.uri}/{folder} belongs to user {owner[0]}, not to you: nothing of it is used. "
+                "Tell the administrator, or name another place with --uri"
+            )
 
 
 def command_digest(command: tuple[str, ...]) -> str:
@@ -58,14 +62,19 @@ def command_digest(command: tuple[str, ...]) -> str:
     return xxh3_128_hexdigest(json.dumps(command).encode())
 
 
-def refuse_other_command(log: RunLog, last: Entry | None, attempt: tuple[str, int], digest: str) -> None:
+def refuse_other_command(
+    log: RunLog, last: Entry | None, attempt: tuple[str, int], digest: str, forgotten: Callable[[Writer], bool]
+) -> None:
     """Two programs under one name would take each other's checkpoints. ``attempt``: job and restart count. Raises ``UsageError``.
+
+    ``forgotten``: as for ``RunLog.claim``.
 
     An unfinished run's next attempt may have another command: scripts put their first node's address or the restart count into it.
     """
     if last is None or last.summary.command_digest in (None, digest):
         return
-    if (last.writer.job_id, last.writer.restart_count) == attempt or last.summary.ended == 0:
+    same = (last.writer.job_id, last.writer.restart_count) == attempt and not forgotten(last.writer)
+    if same or last.summary.ended == 0:
         what = "has finished with" if last.summary.ended == 0 else "belongs to"
         other = _command_of(log)
         raise UsageError(

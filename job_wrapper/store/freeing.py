@@ -7,6 +7,7 @@ that claim and nothing is deleted. A crash in between leaves data that no entry 
 
 from __future__ import annotations
 
+import contextlib
 import os
 import re
 import socket
@@ -15,13 +16,14 @@ from collections.abc import Callable, Iterator
 from dataclasses import replace
 from typing import NamedTuple
 
-from job_wrapper.errors import Damaged, ObjectMissing, RunHeld, SpotburstError, StoreRefused
+from job_wrapper.errors import Damaged, ObjectMissing, RunHeld, SpotburstError, StoreError, StoreRefused
 from job_wrapper.store import paths
 from job_wrapper.store.as_owner import as_owner
 from job_wrapper.store.codec import MAX_ENTRY, encode_entry
 from job_wrapper.store.decided_put import Patience, decided_put
-from job_wrapper.store.io_types import Entry, Kind, ObjectStore
+from job_wrapper.store.io_types import Entry, Kind, ObjectInfo, ObjectStore
 from job_wrapper.store.log import RunLog, run_of_pointer
+from job_wrapper.store.owners import run_owner
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.retention import LeavesUnfinished
 
@@ -48,7 +50,7 @@ def expires(entry: Entry, age: float = KEEP_ENDED) -> float | None:
 def require_owner(store: ObjectStore, run: str) -> None:
     """On a file system only whoever made a run, or root, may free it; a bucket has its own rights. Raises ``StoreRefused``."""
     if isinstance(store, PosixStore):
-        owner = store.owner(run)
+        owner = run_owner(store, run)
         if owner is not None and os.geteuid() not in (owner[0], 0):
             raise StoreRefused(f"{store.uri}/{run}: belongs to user {owner[0]}: only that user may delete it")
 
@@ -83,7 +85,7 @@ def free(
                 raise RunHeld(f"{store.uri}/{run}: somebody wrote to this run just now, so nothing of it was deleted")
         return _delete(store, run, entry.epoch)
 
-    owner = store.owner(run) if isinstance(store, PosixStore) else None
+    owner = run_owner(store, run) if isinstance(store, PosixStore) else None
     return act() if owner is None or owner[0] == os.geteuid() else as_owner(*owner, act)
 
 
@@ -154,9 +156,8 @@ class Sweep:
     def due(self) -> Iterator[tuple[str, Entry]]:
         """Runs whose time is over, and freed ones of which something may be left. Raises ``StoreError``."""
         now = self._clock()
-        listed = self.store.list(paths.job_pointer(self.cluster, "x", "")[: -len("x/")])
         # A larger one is none of ours, and may be larger than memory.
-        pointers = [info.key for info in listed if info.size <= MAX_ENTRY]
+        pointers = [info.key for info in self._pointers() if info.size <= MAX_ENTRY]
         seen: set[str] = set()
         for pointer in pointers:
             if now < self._not_before.get(pointer, now):
@@ -166,6 +167,10 @@ class Sweep:
                 entry = RunLog(self.store, run).tail()
             except (Damaged, ObjectMissing):
                 entry = None  # nothing may be concluded; `describe` tells
+            except StoreError:
+                if not isinstance(self.store, PosixStore):
+                    raise
+                entry = None  # its user keeps it closed, or has put something else there
             when = None if entry is None else expires(entry, 0.0 if is_freed(entry) else self.age)
             if entry is not None and when is None and (job_id := job_of(run, entry)) is not None:
                 since = self._gone_since(job_id)
@@ -178,6 +183,17 @@ class Sweep:
             if run not in seen:
                 seen.add(run)
                 yield run, entry
+
+    def _pointers(self) -> Iterator[ObjectInfo]:
+        top = paths.job_pointer(self.cluster, "x", "")[: -len("x/")]
+        if not isinstance(self.store, PosixStore):
+            yield from self.store.list(top)
+            return
+        for job in self.store.folders(top.rstrip("/")):
+            with contextlib.suppress(
+                StoreError
+            ):  # one user's folder, closed or odd, must not keep those of all others from being looked at
+                yield from self.store.list(f"{top}{job}/")
 
     def one(self, run: str, entry: Entry) -> Swept:
         """Free one that is due; what keeps it from being freed is told, not raised."""

@@ -8,6 +8,7 @@ import os
 from collections.abc import Iterator
 
 from job_wrapper.errors import Damaged
+from job_wrapper.store.regular import open_regular
 
 _POPULATE_READ = 22
 """MADV_POPULATE_READ of Linux 5.14: where reading a page would end the process with SIGBUS it is an error instead."""
@@ -19,7 +20,7 @@ def map_file(path: str, offset: int, length: int) -> tuple[mmap.mmap, int] | Non
     Raises ``OSError``, and ``Damaged`` for a shorter file.
     """
     start = offset - offset % mmap.ALLOCATIONGRANULARITY
-    fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+    fd = open_regular(path)
     try:
         if os.fstat(fd).st_size < offset + length:
             raise Damaged(f"{path}: shorter than it was written: bytes before {offset + length} are missing")

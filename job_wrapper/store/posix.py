@@ -21,7 +21,8 @@ from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.direct import PAGE, direct_length, set_direct
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.mapping import map_file, read_pages
-from job_wrapper.store.paths import check_key
+from job_wrapper.store.paths import MAX_KEY, check_key
+from job_wrapper.store.regular import open_regular
 
 _REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
@@ -81,8 +82,12 @@ class PosixStore:
                 raise _translated(error, path) from error
         raise AssertionError
 
+    def is_there(self) -> bool:
+        """Whether the store's folder is: where it is not, its file system went away."""
+        return os.path.isdir(self._root)
+
     def _make_directory(self, path: str) -> None:
-        if not os.path.isdir(self._root):
+        if not self.is_there():
             raise StoreError(f"{self._root}: is not there any more: was its file system unmounted?")
         missing = []
         while len(path) > len(self._root) and not os.path.isdir(path):
@@ -108,17 +113,32 @@ class PosixStore:
 
     def owner(self, key: str) -> tuple[int, int] | None:
         """User id and group id of whoever made the folder ``key``; None where there is none."""
+        found = self.standing(key)
+        return None if found is None else (found.st_uid, found.st_gid)
+
+    def standing(self, key: str) -> os.stat_result | None:
+        """What lstat(2) tells of the folder or file ``key``; None where there is none. Raises ``StoreError``."""
         try:
-            found = os.stat(self._path(key), follow_symlinks=False)
-            return found.st_uid, found.st_gid
+            return os.stat(self._path(key), follow_symlinks=False)
         except FileNotFoundError:
             return None
         except OSError as error:
             raise self._unread(error, self._path(key)) from error
 
+    def folders(self, folder: str) -> builtins.list[str]:
+        """Names of the folders right below that one, in order. Raises ``StoreError``."""
+        return sorted(entry.name for entry in self._scan(folder) if entry.is_dir(follow_symlinks=False))
+
+    def lay_out(self, cluster: str) -> None:
+        """Make the levels that runs of all users have in common, so that they belong to whoever looks after the store.
+
+        Whose such a folder is may rename what others have in it: that must not be the user who happens to come first.
+        """
+        self._make_directory(self._path(f"{cluster}/jobs"))
+
     def _unread(self, error: OSError, path: str) -> StoreError:
         """An object that is not there, or a whole file system that is not: only the first says something about the object."""
-        if error.errno == errno.ENOENT and os.path.isdir(self._root):
+        if error.errno == errno.ENOENT and self.is_there():
             return ObjectMissing(f"{path}: not there")
         return _translated(error, path)
 
@@ -126,7 +146,7 @@ class PosixStore:
         """``ObjectStore.get``."""
         path = self._path(key)
         try:
-            with open(path, "rb", buffering=0) as file:
+            with open(open_regular(path), "rb", buffering=0) as file:
                 return file.readall()
         except OSError as error:
             raise self._unread(error, path) from error
@@ -142,7 +162,7 @@ class PosixStore:
         path = self._path(key)
         view = buffer.cast("B")
         try:
-            fd = os.open(path, os.O_RDONLY | os.O_CLOEXEC)
+            fd = open_regular(path)
             try:
                 done = 0
                 while done < len(view):
@@ -177,18 +197,23 @@ class PosixStore:
         found.sort(key=lambda info: info.key)
         return iter(found)
 
-    def _walk(self, folder: str) -> Iterator[ObjectInfo]:
-        for entry in self._scan(folder):
-            key = f"{folder}/{entry.name}" if folder else entry.name
-            try:
-                if entry.is_dir(follow_symlinks=False):
-                    yield from self._walk(key)
-                elif MARK not in entry.name and entry.is_file(follow_symlinks=False):
-                    yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
-            except FileNotFoundError:
-                continue  # deleted meanwhile
-            except OSError as error:
-                raise _translated(error, entry.path) from error
+    def _walk(self, top: str) -> Iterator[ObjectInfo]:
+        folders = [top]
+        while folders:
+            folder = folders.pop()
+            for entry in self._scan(folder):
+                key = f"{folder}/{entry.name}" if folder else entry.name
+                if len(key) > MAX_KEY:
+                    continue  # no object's name; and others may have made folders in folders without end
+                try:
+                    if entry.is_dir(follow_symlinks=False):
+                        folders.append(key)
+                    elif MARK not in entry.name and entry.is_file(follow_symlinks=False):
+                        yield ObjectInfo(key, entry.stat(follow_symlinks=False).st_size)
+                except FileNotFoundError:
+                    continue  # deleted meanwhile
+                except OSError as error:
+                    raise _translated(error, entry.path) from error
 
     def _scan(self, folder: str) -> builtins.list[os.DirEntry[str]]:
         path = f"{self._root}/{folder}" if folder else self._root
@@ -196,7 +221,7 @@ class PosixStore:
             with os.scandir(path) as entries:
                 return list(entries)
         except (FileNotFoundError, NotADirectoryError) as error:
-            if not os.path.isdir(self._root):
+            if not self.is_there():
                 raise _translated(
                     error, path
                 ) from error  # all of it is away: to show nothing would be to say that there is nothing

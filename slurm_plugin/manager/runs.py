@@ -90,8 +90,12 @@ class RunReader:
 
     def _mark(self) -> None:
         """Open the store once at the start: it is proved then, and carries the mark that a job which comes back looks for."""
+        from job_wrapper.store.posix import PosixStore
+
         try:
             self._store = self._open()
+            if isinstance(self._store, PosixStore):
+                self._store.lay_out(self.cluster)
         except Exception as error:
             self._once.fault("checkpoint store", str(error) if isinstance(error, SpotburstError) else repr(error))
 
@@ -100,8 +104,10 @@ class RunReader:
         return next((item for item in self._wanted.items() if self._not_before.get(item[0], now) <= now), None)
 
     def read(self, job: Job) -> tuple[RunTail, ...]:
-        """The runs of one job. A run whose newest entry is damaged is left out and logged. Raises ``StoreError``."""
+        """The runs of one job. A run whose newest entry is damaged, or that is another user's, is left out and logged. Raises ``StoreError``."""
         from job_wrapper.store import RunLog, find_runs
+        from job_wrapper.store.owners import is_of
+        from job_wrapper.store.posix import PosixStore
 
         store = self._store = self._store or self._open()
         tails: dict[str, RunTail] = {}
@@ -109,6 +115,12 @@ class RunReader:
             if not job_id.replace("_", "").isalnum():
                 continue
             for run in find_runs(store, self.cluster, job_id):
+                if isinstance(store, PosixStore) and not is_of(store, run, job.user_id):
+                    # Whoever can guess a job's id could have the manager bring that job back, or hold it.
+                    log.warning(
+                        "a run in the job's name is not its user's; it is passed over", job=job.name_id, run=run
+                    )
+                    continue
                 try:
                     entry = RunLog(store, run).tail()
                 except Damaged as error:

@@ -9,7 +9,8 @@ import threading
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field
 
-from job_wrapper.errors import Damaged, ObjectMissing, SpotburstError
+from job_wrapper.errors import Damaged, ObjectMissing, SpotburstError, StoreError
+from job_wrapper.store import told
 from job_wrapper.store.io_types import Entry, Kind, ObjectStore
 from job_wrapper.store.paths import log_key
 from slurm_plugin.manager.say import Once
@@ -51,16 +52,16 @@ class _Run:
 
     def take(self, entry: Entry) -> Interruption | None:
         """The next entry."""
-        told = entry.body.get("interval")
-        if isinstance(told, dict) and isinstance(told.get("seconds"), int | float):
-            self.interval = float(told["seconds"])
+        pace = entry.body.get("interval")
+        if isinstance(pace, dict) and (seconds := told.seconds(pace.get("seconds"))) is not None:
+            self.interval = seconds
         commits = entry.summary.commits
         self.newest = Saved(commits[-1].time, commits[-1].step, self.interval) if commits else None
         self.seq = entry.seq
         if entry.kind is Kind.COMMIT and entry.body.get("urgent"):
             self.urgent = entry.epoch, entry.time
-        arrived = entry.body.get("arrived")
-        if entry.kind is not Kind.INTERRUPTED or not isinstance(arrived, int | float):
+        arrived = told.seconds(entry.body.get("arrived"))
+        if entry.kind is not Kind.INTERRUPTED or arrived is None:
             return None
         made = self.urgent is not None and self.urgent[0] == entry.epoch and self.urgent[1] >= arrived
         return Interruption(self.urgent[1] - arrived if made and self.urgent is not None else None)
@@ -69,6 +70,8 @@ class _Run:
 @dataclass(slots=True)
 class _Watched:
     running: bool
+    user: int
+    """User id of the job's owner."""
     runs: dict[str, _Run] = field(default_factory=dict)
 
 
@@ -108,7 +111,9 @@ class Saves:
             before = self._watched
             ran = {job for job, watched in before.items() if watched.running}
             self._watched = {
-                job.name_id: _Watched(job.running, before[job.name_id].runs if job.name_id in before else {})
+                job.name_id: _Watched(
+                    job.running, job.user_id, before[job.name_id].runs if job.name_id in before else {}
+                )
                 for job in jobs
                 if job.running or job.name_id in before
             }
@@ -126,6 +131,8 @@ class Saves:
 
     def look(self) -> None:
         """One round. Never raises for what the store does."""
+        from job_wrapper.store.posix import PosixStore
+
         with self._lock:
             jobs = list(self._watched.items())
         for job, watched in jobs:
@@ -137,6 +144,8 @@ class Saves:
             except Damaged:
                 self.reachable = True  # whoever asks about the job is told
             except Exception as error:
+                if isinstance(self._store, PosixStore) and isinstance(error, StoreError) and self._store.is_there():
+                    continue  # this job's folders alone: closed, or something else is in their place
                 self.reachable = False
                 self._store = None
                 self._once.fault(FAULT, str(error) if isinstance(error, SpotburstError) else repr(error))
@@ -145,10 +154,16 @@ class Saves:
 
     def _job(self, job: str, watched: _Watched) -> None:
         from job_wrapper.store import RunLog, find_runs
+        from job_wrapper.store.owners import is_of
+        from job_wrapper.store.posix import PosixStore
 
         store = self._store = self._store or self._open()
         if not watched.runs and job.replace("_", "").isalnum():
-            found = {path: _Run(path) for path in find_runs(store, self.cluster, job)}
+            found = {
+                path: _Run(path)
+                for path in find_runs(store, self.cluster, job)
+                if not isinstance(store, PosixStore) or is_of(store, path, watched.user)
+            }
             for run in found.values():
                 tail = RunLog(store, run.path).tail()
                 if tail is not None:

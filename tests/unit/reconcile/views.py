@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import os
 from typing import Any
 
 from slurm_plugin.actions import Action
@@ -73,7 +74,7 @@ def job(job_id: int = 1, states: str = "RUNNING", nodes: tuple[str, ...] = (), *
         values.pop("reason"),
         values.pop("partition"),
         "u",
-        1000,
+        os.geteuid(),
         nodes,
         **values,
     )
