@@ -147,6 +147,6 @@ def _recorded(folder: Path | None) -> dict[str, str]:
         return {}
     try:
         found = json.loads((folder / RECORD).read_text(encoding="utf-8"))
-    except (OSError, ValueError):
+    except (OSError, ValueError, RecursionError):
         return {}
     return {str(k): str(v) for k, v in found.items()} if isinstance(found, Mapping) else {}

@@ -6,7 +6,18 @@ import json
 import os
 from pathlib import Path
 
+from job_wrapper.store import told
 from slurm_plugin.errors import CloudUnavailable
+
+
+def is_texts(value: object) -> bool:
+    """Whether what was read is texts by text."""
+    return isinstance(value, dict) and all(isinstance(each, str) for pair in value.items() for each in pair)
+
+
+def is_moment(value: object) -> bool:
+    """Whether what was read is a time in Unix seconds."""
+    return told.seconds(value) is not None
 
 
 def write_noted(place: Path, data: object) -> None:

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from typing import Any
+from typing import Any, TypeGuard
 
 import requests
 
@@ -25,8 +25,21 @@ def page(session: requests.Session, url: str, params: Mapping[str, str]) -> dict
         if answer.status_code != 200:
             raise CloudUnavailable(f"{url}: HTTP {answer.status_code}: {shorten(answer.text)}")
         found = answer.json()
-    except (requests.RequestException, ValueError) as error:
+    except (requests.RequestException, ValueError, RecursionError) as error:
         raise CloudUnavailable(f"{url}: {shorten(str(error))}") from error
     if not isinstance(found, dict):
         raise CloudUnavailable(f"{url}: the answer is no list of prices")
     return found
+
+
+def records(answer: Mapping[str, Any], key: str, url: str) -> list[dict[str, Any]]:
+    """The page's list under ``key``, none where there is none. Raises ``CloudUnavailable`` where it is no list of objects."""
+    found = answer.get(key) or []
+    if not isinstance(found, list) or not all(isinstance(one, dict) for one in found):
+        raise CloudUnavailable(f"{url}: {key} is no list of objects")
+    return found
+
+
+def is_price(value: object) -> TypeGuard[float]:
+    """Whether it can be one: a finite number of 0 or more."""
+    return isinstance(value, int | float) and not isinstance(value, bool) and 0 <= value < 1e12

@@ -7,6 +7,7 @@ import time
 from collections.abc import Callable, Iterable
 from pathlib import Path
 
+from job_wrapper.store import told
 from slurm_plugin.slurm.records import Job
 
 
@@ -57,16 +58,17 @@ class Gone:
     def _load(self) -> dict[str, float | None]:
         try:
             found = json.loads(self._path.read_text(encoding="utf-8"))
-        except (OSError, ValueError):
+        except (OSError, ValueError, RecursionError):
             return {}
         if not isinstance(found, dict):
             return {}
         now = self._clock()
-        return {
-            job_id: None if since is None else min(float(since), now)
-            for job_id, since in found.items()
-            if since is None or (isinstance(since, int | float) and not isinstance(since, bool))
-        }
+        kept: dict[str, float | None] = {}
+        for job_id, since in found.items():
+            when = told.seconds(since)
+            if when is not None or since is None:
+                kept[job_id] = None if when is None else min(when, now)
+        return kept
 
 
 def _names(job: Job) -> tuple[str, ...]:

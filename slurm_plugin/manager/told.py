@@ -91,7 +91,7 @@ def _read(path: Path) -> list[MachineNotice]:
         return [MachineNotice(str(n["instance_id"]), Notice.from_json(json.dumps(n["notice"]))) for n in found]
     except FileNotFoundError:
         return []
-    except (OSError, ValueError, TypeError, KeyError) as error:
+    except (OSError, ValueError, TypeError, KeyError, RecursionError) as error:
         aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
         log.error("notices of machines can't be read: moved aside", path=str(aside), error=str(error))
         with suppress(OSError):

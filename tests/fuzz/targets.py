@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.fuzz import of_notices, of_programs, of_settings, of_slurm, of_store
+from tests.fuzz import of_clouds, of_disk, of_notices, of_programs, of_settings, of_slurm, of_store
 from tests.fuzz.target import Target
 
 
@@ -14,4 +14,6 @@ def all_targets() -> list[Target]:
         *of_notices.targets(),
         *of_programs.targets(),
         *of_store.targets(),
+        *of_clouds.targets(),
+        *of_disk.targets(),
     ]

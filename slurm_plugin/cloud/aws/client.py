@@ -8,6 +8,7 @@ from typing import Any
 
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, ApiError
 from slurm_plugin.cloud.backoff import Backoff, Paused
+from slurm_plugin.cloud.refusals import shorten
 from slurm_plugin.config import AwsProvider
 
 READ_TIMEOUT = 8.0
@@ -71,6 +72,7 @@ class Ec2:
 def send(client: Callable[[], Any], operation: str, members: Mapping[str, Any]) -> dict[str, Any]:
     """One call of a client of boto3, once. Raises ``ApiError``."""
     from botocore.exceptions import BotoCoreError, ClientError
+    from botocore.parsers import ResponseParserError
 
     try:
         answer: dict[str, Any] = getattr(client(), operation)(**members)
@@ -83,6 +85,8 @@ def send(client: Callable[[], Any], operation: str, members: Mapping[str, Any]) 
         name = type(error).__name__
         mistake = any(word in name for word in _MISTAKES)
         raise ApiError(name if mistake else NO_ANSWER, f"{operation}: {error}") from error
+    except (ResponseParserError, ValueError, RecursionError) as error:
+        raise ApiError(NO_ANSWER, f"{operation}: its answer can't be read: {shorten(str(error))}") from error
 
 
 def make_session(config: AwsProvider) -> Any:

@@ -15,7 +15,7 @@ from pathlib import Path
 from typing import Any
 
 from slurm_plugin.cloud import launch_ids
-from slurm_plugin.cloud.noted import write_noted
+from slurm_plugin.cloud.noted import is_moment, is_texts, write_noted
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 
 KEEP = 86400.0
@@ -143,6 +143,18 @@ def _read(path: Path) -> Note | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         note = Note(**{**data, "fleets": [Fleet(**fleet) for fleet in data["fleets"]]})
-        return note if f"{launch_ids.base_of(note.base)}.json" == path.name else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return note if f"{launch_ids.base_of(note.base)}.json" == path.name and _fits(note) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _fits(note: Note) -> bool:
+    """Whether it holds what its fields say. Raises ``ValueError``, ``TypeError``, ``KeyError`` or ``AttributeError`` where a refusal does not."""
+    for launch_id in note.refused:
+        note.refusal(launch_id)
+    return (
+        is_texts(note.nodes)
+        and is_texts(note.instances)
+        and all(isinstance(f.token, str) and isinstance(f.request, dict) and is_moment(f.asked) for f in note.fleets)
+        and all(isinstance(member, str) for fleet in note.fleets for member in fleet.members)
+    )

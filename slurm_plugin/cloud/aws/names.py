@@ -11,10 +11,11 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable, Mapping, Sequence
 
-from ClusterShell.RangeSet import RangeSet
+from ClusterShell.RangeSet import RangeSet, RangeSetException
 
 from slurm_plugin.cloud import launch_ids, tags
-from slurm_plugin.slurm.hostlist import fold
+from slurm_plugin.errors import ConfigError
+from slurm_plugin.slurm.hostlist import fold, refuse_oversize
 
 PROVIDER = tags.PREFIX + "provider"
 BATCH = tags.PREFIX + "batch"
@@ -98,14 +99,19 @@ def read(found: Mapping[str, str]) -> tuple[str, str] | None:
         place = sum(int(found[f"{DIGIT}{d}"]) * 10**d for d in range(int(found[DIGITS])))
         pieces = sorted((k for k in found if k.startswith(NODES)), key=lambda k: int(k.removeprefix(NODES)))
         node = in_order("".join(found[k] for k in pieces))[place]
+        refuse_oversize(f"[{found.get(NUMBERS, '')}]")
         numbers = [int(n) for n in RangeSet(found[NUMBERS])] if NUMBERS in found else None
         return launch_ids.of(found[BATCH], numbers[place] if numbers else place), node
-    except (KeyError, ValueError, IndexError):
+    except (KeyError, ValueError, IndexError, RangeSetException, AssertionError, ConfigError):
         return None
 
 
 def in_order(hostlist: str) -> list[str]:
-    """Names of a hostlist of ours as they stand there (ClusterShell sorts them), as the node's script has it too. Raises ``ValueError``."""
+    """Names of a hostlist of ours as they stand there (ClusterShell sorts them), as the node's script has it too.
+
+    Raises ``ValueError``, and ``ConfigError`` where it names more nodes than there can be.
+    """
+    refuse_oversize(hostlist)
     found: list[str] = []
     for term in re.findall(r"(?:\[[^]]*\]|[^,\[])+", hostlist):
         names = [""]

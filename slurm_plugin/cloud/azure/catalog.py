@@ -52,12 +52,12 @@ class Catalog:
 
 def read(sku: Mapping[str, Any]) -> MachineSize | None:
     """One size's capabilities; None where they do not tell its CPUs and memory."""
-    told = {str(c.get("name")): str(c.get("value")) for c in sku.get("capabilities") or ()}
     try:
+        told = {str(c.get("name")): str(c.get("value")) for c in sku.get("capabilities") or ()}
         return MachineSize(
             cpus=int(told.get("vCPUsAvailable") or told["vCPUs"]),
             memory_mb=round(float(told["MemoryGB"]) * 1024),
             gpus=int(float(told.get("GPUs") or 0)),
         )
-    except (KeyError, ValueError):
+    except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
         return None

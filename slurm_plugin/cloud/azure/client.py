@@ -17,6 +17,7 @@ from azure.mgmt.compute import ComputeManagementClient
 
 from slurm_plugin.cloud.azure.errors import NO_ANSWER, ApiError
 from slurm_plugin.cloud.backoff import Backoff, Paused
+from slurm_plugin.cloud.refusals import shorten
 from slurm_plugin.config import AzureProvider
 
 TIMEOUT = 8.0
@@ -142,6 +143,9 @@ def _sorted(work: Callable[[], Any]) -> Any:
         ) from error
     except (AzureError, OSError) as error:
         raise ApiError(NO_ANSWER, str(error)) from error
+    except (AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
+        # The library's models take any JSON, and stumble over it where it is not what they expect.
+        raise ApiError(NO_ANSWER, f"the answer can't be read: {type(error).__name__}: {shorten(str(error))}") from error
 
 
 def _is_throttle(error: Exception) -> bool:

@@ -67,8 +67,8 @@ class ApiError(Exception):
 
     def refuse(self, launch_id: str) -> Refused:
         """The refusal of one launch."""
-        limit = re.search(r"Current Limit: (\d+)", self.text)
-        more = re.search(r"Additional Required: (\d+)", self.text)
+        limit = re.search(r"Current Limit: (\d{1,18})", self.text)
+        more = re.search(r"Additional Required: (\d{1,18})", self.text)
         small = limit is not None and int(limit[1]) < (int(more[1]) if more else 1)
         refused = CODES.refuse(launch_id, self.code, self.text, self.status)
         kind = self.kind

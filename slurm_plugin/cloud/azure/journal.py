@@ -14,7 +14,7 @@ from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.cloud.azure.errors import ApiError
-from slurm_plugin.cloud.noted import write_noted
+from slurm_plugin.cloud.noted import is_moment, write_noted
 
 KEEP = 86400.0
 
@@ -93,7 +93,14 @@ class Journal:
             for path in sorted(self.folder.glob("[0-9a-f]*.json")) if self.folder.is_dir() else ():
                 try:
                     notes = [Note(**data) for data in json.loads(path.read_text(encoding="utf-8"))]
-                    self._batches[path.stem] = {note.launch_id: note for note in notes}
-                except (OSError, ValueError, TypeError, AttributeError):
+                    if all(map(_fits, notes)):
+                        self._batches[path.stem] = {note.launch_id: note for note in notes}
+                except (OSError, ValueError, TypeError, AttributeError, RecursionError):
                     continue  # machines that it told of are found by their tags
         return self._batches
+
+
+def _fits(note: Note) -> bool:
+    """Whether it holds what its fields say."""
+    words = (note.launch_id, note.node, note.code, note.text)
+    return is_moment(note.asked) and all(isinstance(word, str) for word in words)

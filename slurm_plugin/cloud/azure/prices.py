@@ -11,7 +11,7 @@ from typing import Any
 
 import requests
 
-from slurm_plugin.cloud.price_lists import MOST_PAGES, page
+from slurm_plugin.cloud.price_lists import MOST_PAGES, is_price, page, records
 from slurm_plugin.cloud.provider import Market
 from slurm_plugin.errors import CloudUnavailable
 
@@ -32,7 +32,7 @@ def meters(session: requests.Session, base: str, region: str, types: Collection[
         url, params = base + PATH, asked
         for _ in range(MOST_PAGES):
             answer = page(session, url, params)
-            yield from answer.get("Items") or ()
+            yield from records(answer, "Items", base)
             url, params = str(answer.get("NextPageLink") or ""), {}
             if not url:
                 break
@@ -51,7 +51,7 @@ def read(found: Iterable[Mapping[str, Any]]) -> dict[tuple[str, Market], float]:
             or meter.get("currencyCode") != "USD"
             or str(meter.get("productName") or "").endswith((" Windows", " Cloud Services"))
             or name.endswith(" Low Priority")
-            or not isinstance(meter.get("retailPrice"), int | float)
+            or not is_price(meter.get("retailPrice"))
         ):
             continue
         key = (str(meter.get("armSkuName")), Market.SPOT if name.endswith(" Spot") else Market.ON_DEMAND)

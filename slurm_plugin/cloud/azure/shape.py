@@ -12,7 +12,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from slurm_plugin.cloud import tags
-from slurm_plugin.cloud.azure.errors import ApiError
+from slurm_plugin.cloud.azure.errors import NO_ANSWER, ApiError
 from slurm_plugin.cloud.instants import unix_seconds
 from slurm_plugin.cloud.provider import Instance, InstanceState, LaunchRequest, Market
 from slurm_plugin.config import AzureProvider
@@ -137,7 +137,14 @@ def instance_id(name: str, launch_id: str) -> str:
 
 
 def read(shown: Mapping[str, Any], cluster: str) -> Machine | None:
-    """The machine that an answer shows; None for one of another cluster."""
+    """The machine that an answer shows; None for one of another cluster. Raises ``ApiError`` where it can't be told: nothing is concluded then."""
+    try:
+        return _read(shown, cluster)
+    except (AttributeError, TypeError, ValueError) as error:
+        raise ApiError(NO_ANSWER, f"a machine is shown that can't be read: {str(shown)[:200]}") from error
+
+
+def _read(shown: Mapping[str, Any], cluster: str) -> Machine | None:
     owner = tags.read({str(k): str(v) for k, v in (shown.get("tags") or {}).items()}, cluster)
     if owner is None:
         return None

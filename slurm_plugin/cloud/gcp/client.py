@@ -16,9 +16,11 @@ import requests
 from google.api_core.client_options import ClientOptions
 from google.auth.credentials import AnonymousCredentials
 from google.cloud import compute_v1
+from google.protobuf import json_format
 
 from slurm_plugin.cloud.backoff import Backoff, Paused
 from slurm_plugin.cloud.gcp.errors import NO_ANSWER, THROTTLES, ApiError
+from slurm_plugin.cloud.refusals import shorten
 from slurm_plugin.config import GcpProvider
 
 READ_TIMEOUT = 8.0
@@ -185,6 +187,9 @@ def _sorted(work: Callable[[], Any]) -> Any:
         OSError,
     ) as error:
         raise ApiError(NO_ANSWER, str(error)) from error
+    except (json_format.Error, AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
+        # The library reads any answer as JSON of its model.
+        raise ApiError(NO_ANSWER, f"the answer can't be read: {type(error).__name__}: {shorten(str(error))}") from error
 
 
 def _errors(operation: compute_v1.Operation) -> list[ApiError]:

@@ -42,5 +42,5 @@ def _read(path: Path) -> dict[int, float]:
     """Nothing where it can't be read: then a machine that ends may be told as preempted once."""
     try:
         return {int(number): float(since) for number, since in json.loads(path.read_text(encoding="utf-8"))}
-    except (OSError, ValueError, TypeError):
+    except (OSError, ValueError, TypeError, OverflowError, RecursionError):
         return {}

@@ -14,7 +14,7 @@ from dataclasses import asdict, dataclass, field
 from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids
-from slurm_plugin.cloud.noted import write_noted
+from slurm_plugin.cloud.noted import is_moment, is_texts, write_noted
 
 KEEP = 86400.0
 
@@ -111,6 +111,20 @@ def _read(path: Path) -> Call | None:
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
         call = Call(**{**data, "refused": {k: tuple(v) for k, v in data["refused"].items()}})
-        return call if call.request_id == path.stem and call.members else None
-    except (OSError, ValueError, TypeError, KeyError, AttributeError):
+        return call if call.request_id == path.stem and call.members and _fits(call) else None
+    except (OSError, ValueError, TypeError, KeyError, AttributeError, RecursionError):
         return None
+
+
+def _fits(call: Call) -> bool:
+    """Whether it holds what its fields say."""
+    words = (call.nodeset, call.offering_id, call.zone, call.instance_type, call.market, call.operation)
+    return (
+        is_texts(call.members)
+        and is_texts(call.made)
+        and is_moment(call.asked)
+        and all(isinstance(word, str) for word in words)
+        and all(
+            len(told) == 4 and isinstance(told[0], str) and isinstance(told[1], str) for told in call.refused.values()
+        )
+    )

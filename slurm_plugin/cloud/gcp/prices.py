@@ -13,7 +13,7 @@ from typing import Any
 
 import requests
 
-from slurm_plugin.cloud.price_lists import MOST_PAGES, page
+from slurm_plugin.cloud.price_lists import MOST_PAGES, is_price, page, records
 from slurm_plugin.cloud.provider import Market
 from slurm_plugin.errors import CloudUnavailable
 
@@ -71,7 +71,7 @@ def skus(session: requests.Session, base: str) -> Iterator[dict[str, Any]]:
     for _ in range(MOST_PAGES):
         asked = {"currencyCode": "USD", "pageSize": "5000", **({"pageToken": token} if token else {})}
         answer = page(session, f"{base}/v1/{COMPUTE_ENGINE}/skus", asked)
-        yield from answer.get("skus") or ()
+        yield from records(answer, "skus", base)
         token = str(answer.get("nextPageToken") or "")
         if not token:
             return
@@ -82,13 +82,11 @@ def read(catalog: Iterable[Mapping[str, Any]], region: str) -> dict[tuple[Market
     """What of a catalog is about machines of the region; see ``Prices``."""
     found: dict[tuple[Market, str], float] = {}
     for sku in catalog:
-        category = sku.get("category") or {}
+        category, regions = sku.get("category"), sku.get("serviceRegions")
+        if not isinstance(category, dict) or not isinstance(regions, list):
+            continue
         market = _MARKETS.get(str(category.get("usageType")))
-        if (
-            market is None
-            or category.get("resourceFamily") != "Compute"
-            or region not in (sku.get("serviceRegions") or ())
-        ):
+        if market is None or category.get("resourceFamily") != "Compute" or region not in regions:
             continue
         price = _price(sku)
         what = str(sku.get("description") or "").lower().partition(" running in ")[0]
@@ -125,6 +123,7 @@ def _price(sku: Mapping[str, Any]) -> float | None:
         rate = told["tieredRates"][-1]["unitPrice"]
         if told["usageUnit"] not in _UNITS or rate.get("currencyCode") != "USD":
             return None
-        return int(rate.get("units") or 0) + int(rate.get("nanos") or 0) / 1e9
-    except (LookupError, TypeError, ValueError):
+        price = int(rate.get("units") or 0) + int(rate.get("nanos") or 0) / 1e9
+    except (LookupError, TypeError, ValueError, AttributeError, OverflowError):
         return None
+    return price if is_price(price) else None

@@ -54,7 +54,7 @@ def read_json(path: Path) -> dict[str, Any] | None:
     """The file's object; None where there is no file or it holds nothing of ours."""
     try:
         data = json.loads(path.read_text(encoding="utf-8"))
-    except (FileNotFoundError, NotADirectoryError, ValueError):
+    except (FileNotFoundError, NotADirectoryError, ValueError, RecursionError):
         return None
     return data if isinstance(data, dict) else None
 
@@ -106,7 +106,7 @@ class Process:
         """As ``to_dict`` gave it; None for anything else."""
         try:
             return cls(int(data["pid"]), int(data["started"]), str(data["boot"]))
-        except (KeyError, TypeError, ValueError):
+        except (KeyError, TypeError, ValueError, OverflowError):
             return None
 
     def to_dict(self) -> dict[str, Any]:
