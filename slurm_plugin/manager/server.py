@@ -1,7 +1,8 @@
 """A small HTTP server on 127.0.0.1: what the manager shows, and nothing that changes anything.
 
 Any user of this machine can reach it, so it must bear any of them: few connections at a time, each with a time limit, requests that are read but for their
-first line and their Host. A browser is kept from reading it for another site: the Host must be this machine's own name for itself (DNS rebinding), and no
+first line and their Host. Where all are taken, the one that has been longest without a whole request makes room, so that nobody can keep others out by
+asking slowly. A browser is kept from reading it for another site: the Host must be this machine's own name for itself (DNS rebinding), and no
 answer may be read across origins.
 """
 
@@ -19,7 +20,9 @@ from typing import Any
 ADDRESS = "127.0.0.1"
 HOSTS = ("127.0.0.1", "localhost")
 CONNECTIONS = 16
-"""At a time; more are closed unheard."""
+"""At a time. One more takes the place of one that has not asked yet; where all have, it is closed unheard."""
+ROOM = 1.0
+"""Seconds within which a connection that is closed has made room."""
 PATIENCE = 10.0
 """Seconds that a client may take for its request, and for reading a piece of the answer."""
 
@@ -64,6 +67,9 @@ class _Http(ThreadingHTTPServer):
     def __init__(self, address: tuple[str, int], answers: Answers) -> None:
         self.answers = answers
         self._free = threading.BoundedSemaphore(CONNECTIONS)
+        self._asking: dict[Any, None] = {}
+        """Connections whose request has not come as a whole, the oldest first."""
+        self._lock = threading.Lock()
         super().__init__(address, _Handler)
 
     def server_bind(self) -> None:
@@ -75,11 +81,16 @@ class _Http(ThreadingHTTPServer):
 
     def process_request(self, request: Any, client_address: Any) -> None:
         if not self._free.acquire(blocking=False):
-            self.shutdown_request(request)
-            return
+            self._close_oldest()
+            if not self._free.acquire(timeout=ROOM):
+                self.shutdown_request(request)
+                return
+        with self._lock:
+            self._asking[request] = None
         try:
             super().process_request(request, client_address)
         except BaseException:
+            self.has_asked(request)
             self._free.release()
             raise
 
@@ -87,7 +98,22 @@ class _Http(ThreadingHTTPServer):
         try:
             super().process_request_thread(request, client_address)
         finally:
+            self.has_asked(request)
             self._free.release()
+
+    def has_asked(self, request: Any) -> None:
+        """It is answered now, or over: it makes room for nobody."""
+        with self._lock:
+            self._asking.pop(request, None)
+
+    def _close_oldest(self) -> None:
+        with self._lock:
+            oldest = next(iter(self._asking), None)
+            if oldest is None:
+                return
+            del self._asking[oldest]
+            with contextlib.suppress(OSError):
+                oldest.shutdown(socket.SHUT_RDWR)  # its thread finds the end, and goes
 
     def handle_error(self, request: Any, client_address: Any) -> None:
         """A client that went away is nothing to tell of."""
@@ -107,6 +133,7 @@ class _Handler(BaseHTTPRequestHandler):
         self._answer(body=False)
 
     def _answer(self, *, body: bool) -> None:
+        self.server.has_asked(self.connection)
         host = self.headers.get("Host", "").rpartition(":")[0] or self.headers.get("Host", "")
         if host.lower() not in HOSTS:
             self._refuse(

@@ -317,6 +317,20 @@ def test_clients_that_hang_take_no_more_than_their_share(start: Callable[..., Mo
         one.close()
 
 
+def test_who_asks_slowly_keeps_nobody_else_from_asking(start: Callable[..., Monitor]) -> None:
+    monitor = start(listening=True)
+    monitor.passed(busy())
+    assert monitor.port is not None
+    slow = [socket.create_connection(("127.0.0.1", monitor.port), 5) for _ in range(CONNECTIONS)]
+    for one in slow:
+        one.sendall(b"GET / HTTP/1.1\r\nHost: 127.0.0.1\r\nX: it goes on\r\n")
+    for _ in range(CONNECTIONS + 1):
+        slow.append(socket.create_connection(("127.0.0.1", monitor.port), 5))
+        assert ask(monitor.port, "/metrics")[0] == 200
+    for one in slow:
+        one.close()
+
+
 def test_a_fault_in_making_an_answer_is_one_answer() -> None:
     def broken() -> Answer:
         raise RuntimeError("secret")
