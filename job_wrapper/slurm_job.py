@@ -6,6 +6,7 @@ with ``=`` in it can be misread. (22.05's ``squeue --json`` passes over its filt
 
 from __future__ import annotations
 
+import contextlib
 import os
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -114,6 +115,23 @@ class SlurmJob:
             return parse_view(lines[0])
         except ValueError:
             return None
+
+    def runs_here(self, name_id: str, restart_count: int) -> bool | None:
+        """Whether Slurm runs that attempt of the job (as users name it: a number alone may be a whole array's) on this node.
+
+        None where Slurm does not answer.
+        """
+        node = self._environ.get("SLURMD_NODENAME", "")
+        if not node:
+            return False
+        code, out, err = self._run("squeue", "-h", "-t", "all", "-j", name_id, "-w", node, "-O", _FORMAT)
+        if code != 0:
+            return False if "invalid" in err.lower() else None
+        views = []
+        for line in out.splitlines():
+            with contextlib.suppress(ValueError):
+                views.append(parse_view(line))
+        return any(v.restart_count == restart_count and (v.running or v.state == "CONFIGURING") for v in views)
 
     def alive(self, job_id: str) -> bool:
         """Whether another job may still run. A job that Slurm answers not to know is gone; no answer means that it may."""

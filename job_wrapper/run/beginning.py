@@ -26,7 +26,6 @@ from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
 from job_wrapper.run.counters import Counters, counters_of
 from job_wrapper.run.identity import Identity
 from job_wrapper.run.local_job import local_job_alive, local_job_id
-from job_wrapper.run.relaunch import OnlyOne, is_forgotten
 from job_wrapper.run.options import CHECKPOINT, EPHEMERAL, RESTARTABLE, Options
 from job_wrapper.run.preflight import (
     command_digest,
@@ -35,6 +34,7 @@ from job_wrapper.run.preflight import (
     require_own,
     require_requeueable,
 )
+from job_wrapper.run.relaunch import OnlyOne, is_forgotten
 from job_wrapper.run.rules import FAIL, ON_INTERRUPTION
 from job_wrapper.slurm_job import SlurmJob
 from job_wrapper.store.codec import seal
@@ -153,7 +153,9 @@ class Beginning:
         """There will be no claim, but an end with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""
         if self.commits and self.identity.tasks > 1 and not self.claimed and code:
             store = self._store or open_store(self.options.uri, endpoint_url=self.options.endpoint_url, prove=False)
-            store.put(refused_key(self.run, self.identity), seal("refused", {"code": code, "nodes": self.identity.node_list}))
+            store.put(
+                refused_key(self.run, self.identity), seal("refused", {"code": code, "nodes": self.identity.node_list})
+            )
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:

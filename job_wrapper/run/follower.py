@@ -55,7 +55,7 @@ class Follower(Attempt):
                     raise _ended("has ended this run", last.summary.ended)
                 key = restored_key(self.run, last.epoch)
                 told = self._patiently(lambda key=key: self._read(key, "restored"))  # type: ignore[misc]
-                if told is not None:
+                if told is not None and self._of_this_launch(told):
                     self.epoch = last.epoch
                     self.restored = self._restored_from(last, told.get("entry"))
                     self.counters = self._kept = counters_of(told.get("progress"))
@@ -66,7 +66,7 @@ class Follower(Attempt):
             elif self.steady() >= ask:
                 ask = self.steady() + REFUSAL_POLL
                 refused = self._patiently(lambda: self._read(refused_key(self.run, self.identity), "refused"))
-                if refused is not None:
+                if refused is not None and self._of_this_launch(refused):
                     raise _ended("has begun nothing, and ended", refused.get("code"))
             if self.steady() >= until:
                 raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
@@ -97,6 +97,10 @@ class Follower(Attempt):
             who.restart_count,
             who.step_id,
         )
+
+    def _of_this_launch(self, told: dict[str, Any]) -> bool:
+        """A slurmctld that was killed may launch one attempt twice, on other nodes (``relaunch``)."""
+        return bool(told.get("nodes", self.identity.node_list) == self.identity.node_list)
 
     @property
     def claimed(self) -> bool:

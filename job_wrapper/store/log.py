@@ -148,6 +148,7 @@ class RunLog:
         writer: Writer,
         *,
         alive: Callable[[str], bool] = lambda job_id: False,
+        forgotten: Callable[[Writer], bool] = lambda old: False,
         keep: int = 3,
         command_digest: str | None = None,
         body: Mapping[str, Any] | None = None,
@@ -156,6 +157,8 @@ class RunLog:
         """Become the run's holder under a new epoch.
 
         ``alive(job_id)`` tells whether Slurm still shows that job; it is asked only about another job that holds the run.
+        ``forgotten(old)`` tells whether Slurm knows nothing of that attempt of this job any more; it is asked only where its restart count
+        would refuse this one.
         ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Without ``bounded``
         attempts that made no commit are not counted: none is expected of them. Raises ``RunFinished``,
         ``RunHeld``, and the store's errors; after ``StoreError`` the same process may call again.
@@ -176,7 +179,7 @@ class RunLog:
             if last is not None:
                 if not damaged and self._already_ours(last, writer):
                     return held(last)
-                self._refuse(last, writer, alive, history)
+                self._refuse(last, writer, alive, forgotten, history)
             entry = Entry(
                 seq=last.seq + 1 if last else 0,
                 kind=Kind.CLAIM,
@@ -218,18 +221,30 @@ class RunLog:
         """Whether the newest entry is a claim that this very process made without learning of it (a put that landed late)."""
         return last.kind is Kind.CLAIM and last.writer == writer
 
-    def _refuse(self, last: Entry, writer: Writer, alive: Callable[[str], bool], history: list[Entry | None]) -> None:
+    def _refuse(
+        self,
+        last: Entry,
+        writer: Writer,
+        alive: Callable[[str], bool],
+        forgotten: Callable[[Writer], bool],
+        history: list[Entry | None],
+    ) -> None:
         """Raise if ``writer`` may not claim after ``last``. ``history``: entries read by earlier calls, to which this adds."""
         where = f"{self.store.uri}/{self.run}"
         if last.summary.ended == 0:
             raise RunFinished(last, where)
-        held = refusal(last, writer)
+
+        def refused(entry: Entry) -> str | None:
+            why = refusal(entry, writer)
+            return None if why is not None and forgotten(entry.writer) else why
+
+        held = refused(last)
         if held is None and last.writer.job_id != writer.job_id:
             # The newest entry does not tell what this job did before another one took over: read on. Rare, and only once a claim.
             history += self._each(self._readable, range(len(history), last.seq))
             for entry in history:
                 if entry is not None and entry.kind is Kind.CLAIM and entry.writer.job_id == writer.job_id:
-                    held = held or refusal(entry, writer)
+                    held = held or refused(entry)
             if held is None and last.kind is not Kind.END and alive(last.writer.job_id):
                 holder = f"it is held by job {last.writer.job_id} on {last.writer.host} (epoch {last.epoch}), which "
                 held = holder + (

@@ -67,6 +67,19 @@ def test_an_attempt_that_is_not_newer_is_refused(log: RunLog, restart: int) -> N
     assert len(log.entries()) == 1
 
 
+@pytest.mark.parametrize("restart", [0, 1])
+def test_an_attempt_that_slurm_has_forgotten_is_fenced_by_one_that_is_not_newer(log: RunLog, restart: int) -> None:
+    old = log.claim(writer(1))
+    first = old.commit(manifest(old), step=10)
+    asked = []
+    new = log.claim(writer(restart), forgotten=lambda one: asked.append(one) is None)
+    assert asked == [first.writer]
+    assert new.epoch == 2 and new.entry.summary.commits == first.summary.commits
+    with pytest.raises(Fenced):
+        old.commit(manifest(old), step=11)
+    log.claim(writer(2), forgotten=lambda one: pytest.fail("a higher restart count needs no leave"))
+
+
 @pytest.mark.parametrize("close", ["end", "interrupted", "suspended"])
 def test_a_later_step_of_one_attempt_follows_one_that_closed(log: RunLog, close: str) -> None:
     first = log.claim(writer(0, step=3))

@@ -1,0 +1,69 @@
+"""An attempt that slurmctld has forgotten, and launched again.
+
+slurmctld saves its state every few seconds. One that is killed just after a job's start recalls the job as it was before, and starts it
+once more, perhaps on other nodes: with a restart count that the run's log has already, or with a lower one. (Seen with 22.05.8.) Then
+not the restart count tells which attempt is the newer, but Slurm alone: which node does it run the job on?
+"""
+
+from __future__ import annotations
+
+import errno
+import socket
+import time
+from collections.abc import Callable
+
+from job_wrapper.run.identity import Identity
+from job_wrapper.slurm_job import SlurmJob
+from job_wrapper.store.io_types import Writer
+
+PATIENCE = 120.0
+"""Seconds for which a slurmctld that does not answer is asked: it has just been killed."""
+POLL = 2.0
+
+
+class OnlyOne:
+    """Held by one wrapper of a run on this host, for as long as its process lives: the kernel gives it back, whatever ends that."""
+
+    def __init__(self, run: str) -> None:
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+        try:
+            # An abstract name (Linux, unix(7)): no file that a killed process leaves, and none that another user could remove.
+            self._socket.bind(f"\0spotburst/{run[-80:]}".encode())
+            self.mine = True
+        except OSError as error:
+            self._socket.close()
+            self.mine = error.errno != errno.EADDRINUSE
+
+
+def may_be_forgotten(old: Writer, mine: Writer, *, only_one: bool) -> bool:
+    """Whether ``mine`` can be the same attempt as ``old``, launched again. Pure.
+
+    Within one launch a step's first task runs on one host, and a second program there (``only_one`` is false) is a user's mistake. A later
+    step of the same launch is none of this either.
+    """
+    if old.job_id != mine.job_id or mine.restart_count > old.restart_count:
+        return False
+    if mine.restart_count < old.restart_count:
+        return True
+    return mine.step_id == old.step_id and (mine.host != old.host or only_one)
+
+
+def is_forgotten(
+    old: Writer,
+    mine: Writer,
+    identity: Identity,
+    job: SlurmJob | None,
+    *,
+    only_one: bool,
+    steady: Callable[[], float] = time.monotonic,
+    sleep: Callable[[float], None] = time.sleep,
+) -> bool:
+    """Whether ``old`` has been forgotten: Slurm runs this job here, with this restart count. Where Slurm does not answer, it has not."""
+    if job is None or not may_be_forgotten(old, mine, only_one=only_one):
+        return False
+    until = steady() + PATIENCE
+    while True:
+        here = job.runs_here(identity.name_id, identity.restart_count)
+        if here is not None or steady() >= until:
+            return bool(here)
+        sleep(POLL)
