@@ -31,7 +31,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
     try:
         return tuple(NodeSet(hostlist, **_no_groups))
     except Exception as error:  # NodeSetException for most of what is wrong, and for some of it others
-        raise ConfigError(f"{hostlist[:80]!r} is not a Slurm hostlist: {error}") from None
+        raise ConfigError(f"{hostlist[:80]!r} is not a Slurm hostlist: {str(error)[:150]}") from None
 
 
 def refuse_oversize(hostlist: str) -> None:

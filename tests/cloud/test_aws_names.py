@@ -13,6 +13,7 @@ from contextlib import AbstractContextManager
 from pathlib import Path
 from typing import Any
 
+import pytest
 import yaml
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -190,3 +191,17 @@ def test_an_answer_that_breaks_off_is_no_answer(tmp_path: Path) -> None:
         service.join()
     assert done.returncode == 1
     assert done.stderr.startswith("spotburst: this machine's node is unknown: http://127.0.0.1:")
+
+
+@pytest.mark.parametrize(
+    "change",
+    [
+        {"spotburst-nodes-0": "n[1-99999999999]"}, {"spotburst-numbers": "0-999999999"}, {"spotburst-numbers": "²"}, {"spotburst-numbers": "9-1"},
+        {"spotburst-digits": "9" * 300}, {"spotburst-digits": "x"}, {"spotburst-batch": "x"}, {"spotburst-nodes-x": "n"},
+    ],
+)  # fmt: skip
+def test_tags_that_are_not_ours_name_nothing_and_take_no_memory(change: dict[str, str]) -> None:
+    members = list(zip(launch_ids.batch(2), ["n1", "n2"], strict=True))
+    found = {**names.fleet_tags({}, members[0][0], "t", members), "spotburst-digit-0": "1"}
+    assert names.read(found) == members[1]
+    assert names.read({**found, **change}) is None

@@ -8,9 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.cloud.azure import catalog, prices, shape
 from slurm_plugin.cloud.azure.cloud import AzureCloud
+from slurm_plugin.cloud.azure.errors import ApiError
 from slurm_plugin.cloud.provider import Market, Offering
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
+from slurm_plugin.cloud.tags import CLUSTER
 from slurm_plugin.config import AzureProvider
 from slurm_plugin.errors import CloudUnavailable
 from slurm_plugin.manager.pricing import TellsPrices
@@ -87,3 +90,15 @@ def test_a_list_that_breaks_off_tells_nothing(cloud: AzureCatalog, tmp_path: Pat
         azure.prices([SPOT])
     cloud.break_page = False
     assert azure.prices([SPOT]) == {SPOT.id: 0.1}
+
+
+def test_what_can_not_be_read_is_left_out_or_no_answer(cloud: AzureCatalog, tmp_path: Path) -> None:
+    names = [{"name": "vCPUs", "value": "8"}, {"name": "MemoryGB", "value": "inf"}]
+    for capabilities in ([5], 5, "x", names, [*names, {"name": "GPUs", "value": "1e400"}]):
+        assert catalog.read({"name": T4, "capabilities": capabilities}) is None
+    good = cloud.meters[0]
+    for price in (float("nan"), float("inf"), -1, True, "0.1", 10**400):
+        assert prices.read([{**good, "retailPrice": price}]) == {}
+    for shown in ({"tags": 5}, {"tags": {CLUSTER: "test"}, "properties": [5]}, {"tags": {CLUSTER: "test"}, "properties": {"instanceView": {"statuses": [5]}}}):  # fmt: skip
+        with pytest.raises(ApiError, match="can't be read"):
+            shape.read(shown, "test")

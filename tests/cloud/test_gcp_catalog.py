@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 from collections.abc import Iterator
 from dataclasses import replace
 from pathlib import Path
@@ -9,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from slurm_plugin.cloud.gcp import prices
 from slurm_plugin.cloud.gcp.cloud import GcpCloud
 from slurm_plugin.cloud.provider import Market, Offering
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
@@ -90,3 +92,18 @@ def test_a_list_that_breaks_off_tells_nothing(cloud: GcpCatalog, tmp_path: Path)
     cloud.unreachable = True
     with pytest.raises(CloudUnavailable):
         provider(cloud, tmp_path / "new").machine_sizes([L4])
+
+
+@pytest.mark.parametrize(
+    "change", [{"category": 5}, {"serviceRegions": 5}, {"pricingInfo": 5}, {"pricingInfo": [{"pricingExpression": 5}]}]
+)
+def test_what_can_not_be_read_has_no_price(change: dict[str, Any]) -> None:
+    assert list(prices.read([SKUS[0]], REGION).values()) == [pytest.approx(0.01)]
+    assert prices.read([{**SKUS[0], **change}], REGION) == {}
+
+
+@pytest.mark.parametrize("units", ["9" * 400, "-1", "x", [1], float("inf")])
+def test_what_is_no_price(units: Any) -> None:
+    one = copy.deepcopy(SKUS[0])
+    one["pricingInfo"][-1]["pricingExpression"]["tieredRates"][-1]["unitPrice"]["units"] = units
+    assert prices.read([one], REGION) == {}

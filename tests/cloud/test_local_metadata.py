@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import socket
 import threading
 import time
 import urllib.error
@@ -211,3 +212,15 @@ def test_the_server_survives_nonsense(gcp_server) -> None:
     with pytest.raises(OSError):
         urllib.request.urlopen(request, timeout=5)  # noqa: S310
     assert ask(url) == "FALSE"
+
+
+@pytest.mark.parametrize("length", ["\xb2", "9" * 5000, "-1", "1e3"])
+def test_a_length_that_is_none_is_refused(length: str) -> None:
+    server = metadata.serve("127.0.0.1", {**MACHINE, "speaks": "gcp"}, metadata.Control(), 0)
+    try:
+        with socket.create_connection(server.server_address[:2], 10.0) as stream:
+            stream.sendall(f"POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
+            assert stream.recv(100).startswith(b"HTTP/1.1 400 ")
+    finally:
+        server.shutdown()
+        server.server_close()

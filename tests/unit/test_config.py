@@ -316,3 +316,16 @@ def test_where_it_is_looked_for(tmp_path: Path) -> None:
         ConfigError, match=r"no burst\.yaml found: looked at /nowhere/burst\.yaml, /etc/slurm/burst\.yaml"
     ):
         find_config({"SLURM_CONF": "/nowhere/slurm.conf"})
+
+
+@pytest.mark.parametrize(
+    ("text", "said"),
+    [
+        ("date: 2026-02-31\n", "day is out of range for month, line 1, column 7"),
+        ("cluster: 0x_\n", "0x_: invalid literal"),
+        ("? [a]\n: 1\n", "found unhashable key"),
+        ("a: !!bool maybe\n", "maybe: 'maybe', line 1"),
+    ],
+)
+def test_what_yaml_itself_can_not_read_is_told_with_its_place(tmp_path: Path, text: str, said: str) -> None:
+    assert said in faults(tmp_path, text)

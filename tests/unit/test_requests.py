@@ -227,3 +227,17 @@ def test_whatever_stands_in_a_file_the_others_are_read(
     # Read or set aside: nothing is lost.
     assert len(found) + len(list((folder / "bad").glob("*"))) == 2
     assert len(read_requests(state)) == len(found)
+
+
+def test_jobs_that_can_not_be_read_lose_no_request(site: Path) -> None:
+    """Deeper than a reader goes, or of more nodes than there can be: the nodes are launched all the same."""
+    for content in (
+        "[" * 20_000,
+        '{"jobs": [{"job_id": 1e999, "nodes": "c1"}]}',
+        '{"jobs": [{"job_id": 1, "nodes": "c[1-9999999999]"}]}',
+    ):
+        (site / "resume.json").write_text(content)
+        call(site, "resume", "c1", SLURM_RESUME_FILE=f"{site}/resume.json")
+        (request,) = read_requests(site / "state")
+        assert (request.nodes, request.jobs) == (("c1",), None) and "by the hostlist alone" in request.note
+        remove(request)

@@ -13,6 +13,7 @@ from hypothesis import strategies as st
 from job_wrapper.checkpoint.bundles import decode_index
 from job_wrapper.checkpoint.dcp_format import FORMAT, empty_for, metadata_from
 from job_wrapper.checkpoint.loading import _checked
+from job_wrapper.checkpoint.state import decode, parse
 from job_wrapper.errors import Damaged, NewerFormat
 from job_wrapper.store import Item, ItemKind, Segment
 
@@ -86,3 +87,9 @@ def test_metadata_of_a_newer_version_is_told_from_damage() -> None:
         metadata_from({"format": FORMAT + 1, "state": {}}, "x")
     with pytest.raises(Damaged):
         metadata_from({"format": "2", "state": {}}, "x")
+
+
+@pytest.mark.parametrize("text", ['{"deque":[1],"maxlen":99999999999999999999}', '{"deque":[1],"maxlen":-1}'])
+def test_numbers_that_no_container_takes(text: str) -> None:
+    with pytest.raises(Damaged, match="can't be read"):
+        decode(parse(text.encode()), {})

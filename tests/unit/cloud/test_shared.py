@@ -2,17 +2,26 @@
 
 from __future__ import annotations
 
+import json
 import threading
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
 
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from slurm_plugin.cloud import launch_ids, tags
+from slurm_plugin.cloud.aws import journal as aws
+from slurm_plugin.cloud.azure import journal as azure
 from slurm_plugin.cloud.backoff import Backoff, Paused
+from slurm_plugin.cloud.gcp import journal as gcp
+from slurm_plugin.cloud.gcp.ended import Ended
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 from slurm_plugin.cloud.refusals import LONGEST_TEXT, Codes
 
+BASE = "6f9619ff-8b86-4d11-b42d-00c04fc90000"
 CODES = Codes.of(no_capacity=["Empty"], quota=["Quota"], price=["Price"], try_later=["Rate"], mistake=["Bad"])
 
 
@@ -170,3 +179,51 @@ def test_tags_say_whose_machine_it_is() -> None:
     assert tags.read(mine.tags(), "other") is None
     assert tags.read({}, "c") is None
     assert tags.read({tags.CLUSTER: "c"}, "c") == tags.Ownership("c", "", "", "", "")
+
+
+def test_a_wish_for_a_pause_is_heeded_within_reason() -> None:
+    now = [0.0]
+    backoff = Backoff(clock=lambda: now[0], sleep=lambda _: None)
+    backoff.throttled(17.0)
+    assert backoff.left() == 17.0
+    backoff.throttled(float("9" * 400))
+    assert backoff.left() == 600.0
+
+
+WRONG = ["", "[" * 20_000, "[]", "5", "null", '{"1":5}', json.dumps({BASE: 5}), json.dumps([{BASE: 5}])]
+
+
+@pytest.mark.parametrize("text", WRONG)
+def test_notes_of_launches_that_are_none_are_passed_over(tmp_path: Path, text: str) -> None:
+    (tmp_path / f"{BASE}.json").write_text(text)
+    assert aws.Journal(tmp_path).notes() == []
+    assert gcp.Journal(tmp_path).calls() == []
+    assert azure.Journal(tmp_path).recent(0.0) == []
+    assert 5 not in Ended(tmp_path / f"{BASE}.json", lambda: 0.0)
+
+
+@pytest.mark.parametrize("wrong", [None, 5, "x", [], {}, float("nan"), {"a": 5}])
+def test_notes_with_a_field_that_is_wrong_are_passed_over_or_of_use(tmp_path: Path, wrong: Any) -> None:
+    def noted(folder: Path, note: Any, field: str) -> Path:
+        path = folder / f"{BASE}.json"
+        path.parent.mkdir(exist_ok=True)
+        data = {**asdict(note), field: wrong}
+        path.write_text(json.dumps([data] if isinstance(note, azure.Note) else data))
+        return folder
+
+    fleet = aws.Fleet("t", [BASE], {}, 5.0)
+    for field in ("base", "fleets", "nodes", "instances", "refused"):
+        found = aws.Journal(noted(tmp_path / "aws", aws.Note(BASE, [fleet], {BASE: "n"}), field))
+        found.by_instance()
+        for note in found.notes():
+            note.assign(fleet, ["i-1"])
+        found.forget(9.0)
+    call = gcp.Call(BASE, {BASE: "n"}, "s", "o", "z", "t", "spot", False, False, 5.0)
+    for field in ("request_id", "members", "asked", "made", "refused", "zone"):
+        journal = gcp.Journal(noted(tmp_path / "gcp", call, field))
+        assert all(journal.of(launch_id) for each in journal.calls() for launch_id in each.members)
+        journal.forget(9.0)
+    for field in ("launch_id", "asked", "node", "code"):
+        book = azure.Journal(noted(tmp_path / "azure", azure.Note(BASE, "n", 5.0, True), field))
+        book.recent(0.0)
+        book.forget(9.0)

@@ -121,3 +121,11 @@ def test_many_jobs_are_written_down_at_once(tmp_path: Path) -> None:
     later.look(())
     clock.now += DAY
     assert later.since("999") == clock.now - DAY
+
+
+@pytest.mark.parametrize("text", ["[" * 20_000, '{"9": NaN}', '{"9": 1e999}', '{"9": ' + "9" * 400 + "}", '{"9": "x"}'])
+def test_a_file_that_can_not_be_read_counts_anew(tmp_path: Path, text: str) -> None:
+    (tmp_path / "gone.json").write_text(text)
+    gone = Gone(tmp_path / "gone.json", Clock())
+    gone.look(shown("7"))
+    assert gone.since("9") == Clock.now

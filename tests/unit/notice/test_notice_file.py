@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import os
 from pathlib import Path
 
@@ -85,3 +86,14 @@ def test_preempt_time_of_this_attempt(view: JobView, preempted: bool) -> None:
     assert (notice is not None) == preempted
     if notice is not None:
         assert (notice.kind, notice.deadline, notice.source_id) == ("preempt", 1030.0, "preempt@1000")
+
+
+@pytest.mark.parametrize("value", ["1" + "0" * 400, "1e999", "NaN", "true", '"1"'])
+def test_a_time_that_is_none_is_no_notice(tmp_path: Path, value: str) -> None:
+    file = tmp_path / "notice.json"
+    for name in ("arrived", "deadline"):
+        file.write_text(json.dumps({**json.loads(NOTICE.to_json()), name: "here"}).replace('"here"', value))
+        said: list[str] = []
+        FileWatcher(str(file), log=said.append).look(lambda notice: pytest.fail(f"told of {notice}"))
+        assert f"{name} is" in said[0]
+        assert read_notice(file) is None

@@ -6,6 +6,7 @@ import json
 import os
 from collections.abc import Callable
 from dataclasses import replace
+from itertools import pairwise
 from pathlib import Path
 
 import pytest
@@ -14,12 +15,17 @@ from hypothesis import strategies as st
 
 from job_wrapper.curves import BODY
 from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
+from slurm_plugin.cli.output import moment
+from slurm_plugin.cli.story import interval
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import Charge
+from slurm_plugin.prices import Cost
+from slurm_plugin.report import html
 from slurm_plugin.report.curves import SHOWN, curves, steps
 from slurm_plugin.report.draw import curve_plot, steps_plot, time_line
 from slurm_plugin.report.record import Doing, record
-from slurm_plugin.timeline import attempts
+from slurm_plugin.report.whole import whole
+from slurm_plugin.timeline import attempts, gap
 from tests.unit.cli.conftest import START, Said, Site
 
 Spotburst = Callable[..., Said]
@@ -232,3 +238,49 @@ def test_a_job_that_has_made_no_attempt_has_a_report_that_says_so(site: Site, sp
     for options in ([], ["--json"], ["--html", "-"]):
         said = spotburst("report", "70", *options)
         assert (said.code, said.err) == (0, "")
+
+
+ANYTHING = st.sampled_from(
+    [
+        None,
+        True,
+        -1,
+        5,
+        1e300,
+        -1e300,
+        float("inf"),
+        float("nan"),
+        10**400,
+        "",
+        "x",
+        "\ud800",
+        [],
+        {},
+        [[]],
+        {"seconds": 10**400},
+    ]
+)
+KEYS = ["started_at", "machines", "step", "requested_at", "resumed_at", "restored_step", "seconds", "arrived", "notice", "exit_code", "interval", "node", "offering", "reason", BODY]  # fmt: skip
+
+
+@given(
+    st.lists(
+        st.tuples(st.sampled_from(list(Kind)), st.dictionaries(st.sampled_from(KEYS), ANYTHING)), min_size=1, max_size=4
+    )
+)
+def test_whatever_stands_in_a_log_it_can_be_told(told: list[tuple[Kind, dict[str, object]]]) -> None:
+    """Whoever can write to the store may have put anything there."""
+    entries = [entry(seq, kind, 1 + seq // 2, 1000.0 + seq, **body) for seq, (kind, body) in enumerate(told)]
+    made = attempts(entries)
+    costs = [Cost(1.0, 2.0, 3.0)] * len(made)
+    page = whole("1", "s3://b", entries, made, None, [], costs, "USD", [one.machines for one in made], [], [], 2e9)
+    html.render(page)
+    for when, _ in page.story:
+        moment(when)
+    interval(entries)
+    for before, after in pairwise(made):
+        gap(before, after)
+
+
+def test_a_moment_that_no_calendar_has() -> None:
+    assert moment(1e18) == "1e+18 s since 1970"

@@ -21,14 +21,15 @@ from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.bounds import Bounds, check_bounds
 from job_wrapper.run.counters import Counters
 from job_wrapper.run.events import Save
-from job_wrapper.run.identity import BATCH_STEP, identify
+from job_wrapper.run.identity import BATCH_STEP, _number, identify
 from job_wrapper.run.local_job import local_job_alive, local_job_id
 from job_wrapper.run.oom import memory_files, oom_kills
-from job_wrapper.run.options import parse_duration, parse_options, parse_size
+from job_wrapper.run.options import _count, parse_duration, parse_options, parse_size
 from job_wrapper.run.rules import Rules, Verdict, judge_signal
 from job_wrapper.run.server import Server, remove_dead, socket_path
 from job_wrapper.slurm_job import JobView, SlurmJob, parse_view
 from job_wrapper.store.io_types import Summary
+from job_wrapper.store.open import open_store
 from job_wrapper.store.posix import PosixStore
 
 STEP = {"SLURM_JOB_ID": "7", "SLURM_CLUSTER_NAME": "c", "SLURM_STEP_ID": "0", "SLURM_PROCID": "0"}
@@ -362,3 +363,20 @@ def test_a_client_that_never_reads_is_closed_and_holds_no_more_memory(tmp_path: 
         heard = [said for key, mask in selector.select(10.0) for said in server.handle(key, mask)]
         server.close()
     assert heard == [(1, None)]
+
+
+def test_numbers_that_are_none_of_a_computers(tmp_path: Path) -> None:
+    for read, word in ((parse_size, "9" * 400), (parse_size, "9" * 400 + "T"), (_count, "²"), (_count, "9" * 5000)):
+        with pytest.raises(argparse.ArgumentTypeError):
+            read(word)
+    for word in ("²", "9" * 5000):
+        with pytest.raises(UsageError, match="was not made by Slurm"):
+            _number({"SLURM_NNODES": word}, "SLURM_NNODES", 1)
+    view = parse_view("RUNNING;0;N/A;1;1;1777710120;" + "9" * 400 + ";5;")
+    assert (view.start_time, view.end_time) == (1777710120.0, None)
+    with pytest.raises(StoreRefused, match="File name too long"):
+        open_store("file:///" + "x" * 5000, prove=False)
+    deep = tmp_path / "node.json"
+    deep.write_text("[" * 20_000)
+    with pytest.raises(UsageError, match="can't be read as this node's settings"):
+        load_node_config({"SPOTBURST_NODE_CONFIG": str(deep)})

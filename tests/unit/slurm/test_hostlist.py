@@ -34,3 +34,21 @@ def test_what_is_no_hostlist(text: str) -> None:
 @given(st.sets(st.from_regex(r"[a-z]{1,3}-?[0-9]{1,3}", fullmatch=True), min_size=1, max_size=20))
 def test_folding_loses_and_invents_nothing(names: set[str]) -> None:
     assert set(expand(fold(names))) == names
+
+
+@pytest.mark.parametrize(
+    "text",
+    [
+        "n[1-99999999999]", "n[0-9999999999999999999999]", "n[1-1000][1-1000]", "n[0-131071],m", "n" + "9" * 5000, "n[1-2]x" + "9" * 5000,
+        "[" * 5000, "n[1-3/0]", "n[²]", "n[1-131072/1]x[1-2]",
+    ],
+)  # fmt: skip
+def test_more_nodes_than_there_can_be_are_refused_at_once(text: str) -> None:
+    with pytest.raises(ConfigError) as refused:
+        expand(text)
+    assert len(str(refused.value)) < 300
+
+
+def test_as_many_as_there_can_be() -> None:
+    assert len(expand("n[1-65536],m[0-65535]")) == 1 << 17
+    assert expand("n[1-99999999/99999998]") == ("n1", "n99999999")
