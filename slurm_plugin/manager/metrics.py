@@ -96,8 +96,9 @@ class Metrics:
         self.uncommitted = counter("interruptions_without_commit_total", "Attempts interrupted with a notice or signal and without a checkpoint for it.")  # fmt: skip
         self.unsaved = gauge("jobs_without_checkpoint", "Jobs that run and have no checkpoint yet.")
         self.oldest = gauge("oldest_checkpoint_timestamp_seconds", "Of the running jobs' newest checkpoints the oldest one's time; none without jobs.")  # fmt: skip
-        self.checkpoint = gauge("job_checkpoint_timestamp_seconds", "When a running job's newest checkpoint was made.", "job")  # fmt: skip
-        self.interval = gauge("job_checkpoint_interval_seconds", "The interval between checkpoints that is in force for it.", "job")  # fmt: skip
+        # Not "job": Prometheus gives each series a label of that name, its scrape job's.
+        self.checkpoint = gauge("job_checkpoint_timestamp_seconds", "When a running job's newest checkpoint was made.", "job_id")  # fmt: skip
+        self.interval = gauge("job_checkpoint_interval_seconds", "The interval between checkpoints that is in force for it.", "job_id")  # fmt: skip
         self._clear_counters()
 
     def _clear_counters(self) -> None:

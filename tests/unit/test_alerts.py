@@ -70,8 +70,8 @@ CASES: dict[str, tuple[dict[str, str], int, int]] = {
     "SpotburstCostJumped": ({f"spotburst_cost_per_hour{{{I}}}": "2x200 100x70"}, 265, 240),
     "SpotburstCheckpointOld": (
         {
-            f'spotburst_job_checkpoint_timestamp_seconds{{{I},job="7"}}': "0x60",
-            f'spotburst_job_checkpoint_interval_seconds{{{I},job="7"}}': "300x60",
+            f'spotburst_job_checkpoint_timestamp_seconds{{{I},job_id="7"}}': "0x60",
+            f'spotburst_job_checkpoint_interval_seconds{{{I},job_id="7"}}': "300x60",
         },
         32,
         24,
@@ -191,8 +191,8 @@ def test_the_rules_speak_when_nothing_is_wrong(tmp_path: Path) -> None:
         f'spotburst_launches_refused_total{{{I},provider="aws",reason="no-capacity"}}': "0+1x300",
         f'spotburst_machines{{{I},provider="aws",market="spot",state="live"}}': "10x300",
         f"spotburst_cost_per_hour{{{I}}}": "25x300",
-        f'spotburst_job_checkpoint_timestamp_seconds{{{I},job="7"}}': "0+60x300",
-        f'spotburst_job_checkpoint_interval_seconds{{{I},job="7"}}': "300x300",
+        f'spotburst_job_checkpoint_timestamp_seconds{{{I},job_id="7"}}': "0+60x300",
+        f'spotburst_job_checkpoint_interval_seconds{{{I},job_id="7"}}': "300x300",
     }
     quiet = {
         "interval": "1m",

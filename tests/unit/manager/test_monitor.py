@@ -182,13 +182,13 @@ def test_series_of_jobs_are_few_and_go_with_them() -> None:
     metrics.saved({str(n): Saved(NOW - n, n, 60.0) for n in range(1000)} | {"none": None}, True)
     ages = [s for m in metrics.registry.collect() if m.name == "spotburst_job_checkpoint_timestamp_seconds" for s in m.samples]  # fmt: skip
     assert len(ages) == JOBS
-    assert {s.labels["job"] for s in ages} == {str(n) for n in range(1000 - JOBS, 1000)}
+    assert {s.labels["job_id"] for s in ages} == {str(n) for n in range(1000 - JOBS, 1000)}
     assert value(metrics, "oldest_checkpoint_timestamp_seconds") == NOW - 999
     assert value(metrics, "jobs_without_checkpoint") == 1
     metrics.saved({"1": Saved(NOW, 1, None)}, None)
-    assert value(metrics, "job_checkpoint_timestamp_seconds", job="1") == NOW
-    assert value(metrics, "job_checkpoint_timestamp_seconds", job="999") is None
-    assert value(metrics, "job_checkpoint_interval_seconds", job="1") is None
+    assert value(metrics, "job_checkpoint_timestamp_seconds", job_id="1") == NOW
+    assert value(metrics, "job_checkpoint_timestamp_seconds", job_id="999") is None
+    assert value(metrics, "job_checkpoint_interval_seconds", job_id="1") is None
     assert value(metrics, "checkpoint_store_up") == 1
     hidden = Metrics("c", jobs=False)
     hidden.saved({"1": Saved(NOW, 1, 60.0)}, True)
