@@ -6,6 +6,7 @@ holds for some versions only names them.
 
 from __future__ import annotations
 
+import math
 import re
 from collections.abc import Iterator
 
@@ -32,6 +33,7 @@ _SLOW_LOOKS = 30
 def power_saving(config: Config, conf: SlurmConf) -> Iterator[Finding]:
     """All of it."""
     yield from _programs(conf)
+    yield from _idle(config, conf)
     yield from _times(config, conf)
     yield from _exceptions(config, conf)
     yield from _controller_words(conf)
@@ -59,20 +61,53 @@ def _programs(conf: SlurmConf) -> Iterator[Finding]:
             )
 
 
-def _times(config: Config, conf: SlurmConf) -> Iterator[Finding]:
+def _idle(config: Config, conf: SlurmConf) -> Iterator[Finding]:
+    """SuspendTime: the highest of a node's partitions, where any of them has one; else the cluster's (man slurm.conf of 22.05 to 25.11)."""
     ours = {node for nodeset in config.nodesets for node in nodeset.node_names}
-    if conf.number("SuspendTime") is None:
+    of_nodes: dict[str, float | None] = {}
+    for partition in conf.partitions:
+        for node in partition.nodes:
+            times = [time for time in (of_nodes.get(node), partition.suspend_time) if time is not None]
+            of_nodes[node] = max(times, default=None)
+    of_cluster = conf.number("SuspendTime")
+    by_default = math.inf if of_cluster is None else of_cluster
+    seconds = {node: by_default if time is None else time for node, time in of_nodes.items()}
+    asked = f"SuspendTime={config.power.suspend_time:.0f}"
+    if of_cluster is None and all(partition.suspend_time in (None, math.inf) for partition in conf.partitions):
         yield fault(
             "SuspendTime",
-            "it is not set, which turns power saving off: Slurm asks for no machine and gives none back",
-            f"SuspendTime={config.power.suspend_time:.0f}; {INCLUDE}",
+            "no partition has one, which turns power saving off: Slurm asks for no machine and gives none back",
+            f"{asked} in the lines of our partitions; {INCLUDE}",
         )
-    elif 0 < (conf.number("SuspendTime") or 0) < min(30, config.power.suspend_time):
+        return
+    if never := [node for node in seconds if node in ours and seconds[node] == math.inf]:
+        yield fault(
+            "SuspendTime",
+            f"{fold(never)}: never powered down, so machines that nobody uses go on to cost money",
+            f"{asked} in the line of each partition that has them, or no SuspendTime there; {INCLUDE}",
+        )
+    shortest = min((seconds[node] for node in ours & set(seconds)), default=math.inf)
+    if shortest < min(30, config.power.suspend_time):
         yield note(
             "SuspendTime",
-            f"it is {conf.text('SuspendTime')}: a replacement that was prepared may be powered down before its job is back",
+            f"it is {shortest:.0f}: a replacement that was prepared may be powered down before its job is back",
             "SuspendTime=60 or more",
         )
+    if conf.text("ResumeProgram").split(" ")[0].rpartition("/")[2] != PROGRAMS["ResumeProgram"][0]:
+        return  # a program of the site's, which may know its own nodes
+    kept, parts = _kept(conf), _kept_partitions(conf)
+    kept |= {node for partition in conf.partitions if partition.name.lower() in parts for node in partition.nodes}
+    if others := [node for node in seconds if node not in ours | kept and seconds[node] != math.inf]:
+        yield fault(
+            "SuspendTime",
+            f"{fold(others)}: powered down when idle, and spotburst-resume starts no nodes but burst.yaml's again",
+            "take SuspendTime out of slurm.conf (spotburst.conf sets it for its partitions), or name these nodes in SuspendExcNodes; "
+            "then restart slurmctld",
+        )
+
+
+def _times(config: Config, conf: SlurmConf) -> Iterator[Finding]:
+    ours = {node for nodeset in config.nodesets for node in nodeset.node_names}
     resume, wanted = conf.number("ResumeTimeout"), config.power.resume_timeout
     if resume is not None and resume < wanted:
         yield fault(
@@ -90,13 +125,22 @@ def _times(config: Config, conf: SlurmConf) -> Iterator[Finding]:
         )
 
 
-def _exceptions(config: Config, conf: SlurmConf) -> Iterator[Finding]:
-    ours = [node for nodeset in config.nodesets for node in nodeset.node_names]
+def _kept(conf: SlurmConf) -> set[str]:
+    """Nodes that are never powered down."""
     try:
         # nid[1-9]:4 keeps four of them.
-        kept = set(expand(re.sub(r":\d+", "", conf.text("SuspendExcNodes"))))
+        return set(expand(re.sub(r":\d+", "", conf.text("SuspendExcNodes"))))
     except ConfigError:
-        kept = set()
+        return set()
+
+
+def _kept_partitions(conf: SlurmConf) -> set[str]:
+    return {word.partition(":")[0] for word in conf.words("SuspendExcParts")}
+
+
+def _exceptions(config: Config, conf: SlurmConf) -> Iterator[Finding]:
+    ours = [node for nodeset in config.nodesets for node in nodeset.node_names]
+    kept = _kept(conf)
     if excluded := [node for node in ours if node in kept]:
         yield fault(
             "SuspendExcNodes",
@@ -104,7 +148,7 @@ def _exceptions(config: Config, conf: SlurmConf) -> Iterator[Finding]:
             f"take {fold(excluded)} out of SuspendExcNodes, then `scontrol reconfigure`",
         )
     partitions = {partition.name.lower() for partition in config.partitions}
-    if parts := [word for word in conf.words("SuspendExcParts") if word.partition(":")[0] in partitions]:
+    if parts := sorted(_kept_partitions(conf) & partitions):
         yield fault(
             "SuspendExcParts",
             f"{', '.join(parts)}: its nodes are never powered down, so machines that nobody uses go on to cost money",
@@ -143,7 +187,7 @@ def _controller_words(conf: SlurmConf) -> Iterator[Finding]:
         )
     for name in ("power_save_interval", "power_save_min_interval"):
         value = next((word.partition("=")[2] for word in words if word.startswith(f"{name}=")), "")
-        if value.isdigit() and int(value) > _SLOW_LOOKS:
+        if value.isdecimal() and int(value) > _SLOW_LOOKS:
             yield fault(
                 "SlurmctldParameters",
                 f"{name}={value}: a job that needs a machine waits so many seconds before Slurm asks for it"

@@ -10,7 +10,7 @@ from pathlib import Path
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.render import Version
 from slurm_plugin.slurm.hostlist import expand
-from slurm_plugin.slurm.parse import settings
+from slurm_plugin.slurm.parse import settings, suspend_time
 from slurm_plugin.slurm.records import Partition
 
 RUNNING = "slurmctld"
@@ -132,4 +132,5 @@ def _partition(words: Mapping[str, str], values: Mapping[str, str]) -> Partition
         grace_time=numbers["gracetime"],
         preempt_mode=words.get("preemptmode", values.get("preemptmode", "OFF")).upper(),
         default=words.get("default", "").upper() == "YES",
+        suspend_time=suspend_time(words.get("suspendtime", "")),
     )

@@ -288,7 +288,15 @@ def partition(line: str) -> Partition:
         grace_time=number(values.get("GraceTime", "0")),
         preempt_mode=values.get("PreemptMode", "OFF").upper(),
         default=values.get("Default", "NO").upper() == "YES",
+        suspend_time=suspend_time(values.get("SuspendTime", "")),
     )
+
+
+def suspend_time(text: str) -> float | None:
+    """A partition's, as scontrol shows it (``GLOBAL``, ``INFINITE``, ``300``) or slurm.conf has it. None where it is the cluster's."""
+    if re.fullmatch(r"\d{1,9}", text):
+        return float(text)
+    return math.inf if text.upper() in ("INFINITE", "-1") else None
 
 
 def _name_id(job_id: int, data: Mapping[str, Any]) -> str:

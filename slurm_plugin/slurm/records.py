@@ -98,7 +98,7 @@ class Node:
 
 @dataclass(frozen=True, slots=True)
 class Partition:
-    """One partition. ``grace_time`` in seconds."""
+    """One partition. ``grace_time`` in seconds; ``suspend_time`` too: None where it is the whole cluster's, infinite for never."""
 
     name: str
     nodes: tuple[str, ...]
@@ -106,3 +106,4 @@ class Partition:
     grace_time: int = 0
     preempt_mode: str = "OFF"
     default: bool = False
+    suspend_time: float | None = None

@@ -63,6 +63,8 @@ def test_what_is_rendered_is_well(config: Config, version: render.Version) -> No
         ((23, 2, 7), "SlurmctldParameters=idle_on_node_suspend", "SlurmctldParameters"),
         ((25, 11, 7), "SuspendProgram=spotburst-suspend", "SuspendProgram"),
         ((22, 5, 8), "KillWait=200", "KillWait"),
+        ((22, 5, 8), "PartitionName=more Nodes=spot-2 SuspendTime=INFINITE", "SuspendTime"),
+        ((24, 11, 5), "PartitionName=own Nodes=own-[1-2]\nSuspendTime=300", "SuspendTime"),
     ],
 )
 def test_one_line_more(config: Config, version: render.Version, line: str, what: str) -> None:
@@ -80,6 +82,9 @@ def test_one_line_more(config: Config, version: render.Version, line: str, what:
         ((24, 11, 5), "SlurmctldParameters=idle_on_node_suspend"),
         ((22, 5, 8), "RequeueExit=1-79,100-255"),
         ((22, 5, 8), "SuspendExcNodes=other-[1-9]:4"),
+        ((24, 11, 5), "PartitionName=own Nodes=own-[1-2],spot-[1-3]\nSuspendTime=INFINITE"),
+        ((24, 11, 5), "PartitionName=own Nodes=own-[1-2]\nSuspendTime=300\nSuspendExcNodes=own-[1-2]"),
+        ((24, 11, 5), "PartitionName=own Nodes=own-[1-2]\nSuspendTime=300\nSuspendExcParts=own:1"),
     ],
 )
 def test_lines_that_do_no_harm(config: Config, version: render.Version, line: str) -> None:
