@@ -16,7 +16,7 @@ import typer
 from job_wrapper.errors import SpotburstError
 from slurm_plugin.cli.completion import VARIABLE, RunCommand, complete
 from slurm_plugin.cli.examples import epilog
-from slurm_plugin.cli.output import coloured
+from slurm_plugin.cli.output import coloured, printable
 
 _GROUPS = {
     "describe": "slurm_plugin.cli.describe",
@@ -62,7 +62,7 @@ def start(arguments: Sequence[str]) -> int:
         )
     except SpotburstError as error:
         for line in str(error).splitlines():
-            print(f"spotburst: {line}", file=sys.stderr)
+            print(f"spotburst: {printable(line)}", file=sys.stderr)
         return int(error.exit_code)
     except BrokenPipeError:
         _let_go_of(sys.stdout)

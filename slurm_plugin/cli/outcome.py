@@ -33,4 +33,4 @@ def outcome(json: bool, told: Outcome) -> None:
     if json:
         output.as_json(asdict(told))
     else:
-        output.console().print(told.text)
+        output.console().print(output.printable(told.text))

@@ -58,10 +58,14 @@ def console() -> Console:
     )
 
 
+def printable(text: str) -> str:
+    """One line without what could steer a terminal: names, reasons and what a log holds come from others."""
+    return text if text.isprintable() else "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+
+
 def cell(value: Any) -> Text:
-    """Anything as a cell; what could steer a terminal is taken out, since names and reasons come from others."""
-    text = UNKNOWN if value is None or value == "" else str(value)
-    safe = "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)
+    """Anything as a cell."""
+    safe = printable(UNKNOWN if value is None or value == "" else str(value))
     return Text(safe, style=_STYLES.get(safe, ""))
 
 
@@ -109,8 +113,9 @@ def lines(title: str, rows: Iterable[str]) -> None:
 
 
 def as_json(value: Any) -> None:
-    """One JSON document."""
-    print(json.dumps(value, indent=2, sort_keys=True, default=_plain, ensure_ascii=False))
+    """One JSON document. Letters stand for themselves; what could steer a terminal is written by its number."""
+    text = json.dumps(value, indent=2, sort_keys=True, default=_plain, ensure_ascii=False)
+    print("".join(c if c.isprintable() or c == "\n" else json.dumps(c)[1:-1] for c in text))
 
 
 def _plain(value: Any) -> Any:
