@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import argparse
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 from importlib import metadata
 from pathlib import Path
@@ -46,17 +46,31 @@ def command(
         Path, typer.Argument(metavar="DIR", help="Where to write them, such as /usr/local/share/man/man1.")
     ],
 ) -> None:
-    """Write the man pages of spotburst and of each command into a folder."""
+    """Write the man pages of spotburst and of each command into a folder.
+
+    Those that another version wrote there for commands that this one has not are taken away.
+    """
     from slurm_plugin.cli.app import everything
 
+    found = list(pages(typer.main.get_command(everything())))
     try:
-        folder.mkdir(parents=True, exist_ok=True)
-        found = list(pages(typer.main.get_command(everything())))
-        for page in found:
-            (folder / f"{page.name}.1").write_text(roff(page, found), encoding="ascii")
+        changed = _write(folder, {f"{page.name}.1": roff(page, found).encode("ascii") for page in found})
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: can't be written: {error.strerror}") from error
-    print(f"{len(found)} pages in {folder}")
+    print(f"{len(found)} pages in {folder}, {changed} changed")
+
+
+def _write(folder: Path, texts: Mapping[str, bytes]) -> int:
+    """How many files had to be changed."""
+    folder.mkdir(parents=True, exist_ok=True)
+    there = {path.name: path.read_bytes() for path in folder.glob("spotburst*.1")}
+    former = [name for name in there.keys() - texts.keys() if there[name].startswith(b'.TH "SPOTBURST')]
+    for name in former:
+        (folder / name).unlink(missing_ok=True)
+    written = [name for name, text in texts.items() if there.get(name) != text]
+    for name in written:
+        (folder / name).write_bytes(texts[name])
+    return len(former) + len(written)
 
 
 def pages(top: Any, path: tuple[str, ...] = ("spotburst",), above: Any = None) -> Iterator[Page]:

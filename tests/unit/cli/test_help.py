@@ -76,6 +76,19 @@ def test_man_pages_are_clean(tmp_path: Path) -> None:
     assert "srun spotburst run --state-dir /scratch/state -- ./simulate" in re.sub(r".\x08", "", shown.stdout)
 
 
+def test_man_pages_are_written_once_and_former_ones_go(tmp_path: Path) -> None:
+    def written() -> str:
+        return subprocess.run([PROGRAM, "man", tmp_path], capture_output=True, text=True, check=True).stdout
+
+    assert f" pages in {tmp_path}, " in written()
+    (tmp_path / "spotburst-run.1").rename(tmp_path / "spotburst-former.1")
+    (tmp_path / "spotburst-not-ours.1").write_text("")
+    assert written().endswith(", 2 changed\n")
+    assert {"spotburst-run.1", "spotburst-not-ours.1"} <= {page.name for page in tmp_path.iterdir()}
+    assert not (tmp_path / "spotburst-former.1").exists()
+    assert written().endswith(", 0 changed\n")
+
+
 def test_what_a_folder_can_not_take_is_said(tmp_path: Path) -> None:
     (tmp_path / "file").touch()
     done = subprocess.run([PROGRAM, "man", tmp_path / "file"], capture_output=True, text=True, check=False)
