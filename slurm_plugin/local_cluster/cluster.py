@@ -27,6 +27,7 @@ from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster import accounting
 from slurm_plugin.local_cluster.daemons import Daemons, without_name_server
+from slurm_plugin.local_cluster.folder import require_own
 from slurm_plugin.local_cluster.munge import Munge
 from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
@@ -135,6 +136,7 @@ class LocalCluster:
         Raises ``LocalCloudError`` when it can't run here or runs already; nothing is left behind then.
         """
         require((*COMMANDS, *(accounting.COMMANDS if self.with_accounting else ())), self.slurm_root)
+        require_own(self.root)
         if self.daemons.alive("slurmctld"):
             raise LocalCloudError(f"a cluster runs in {self.root} already: spotburst local down {self.root}")
         self.stop()
@@ -151,7 +153,11 @@ class LocalCluster:
         return self
 
     def stop(self) -> None:
-        """Take all down: daemons, machines, bridge. Configuration and logs stay. Any number of times, also after a crash."""
+        """Take all down: daemons, machines, bridge. Configuration and logs stay. Any number of times, also after a crash.
+
+        Raises ``LocalCloudError`` where the folder is another user's.
+        """
+        require_own(self.root)
         self.daemons.stop("manager")
         self._note_job_ids()
         tails = self._machine_logs()

@@ -5,9 +5,11 @@ from __future__ import annotations
 import os
 import secrets
 import shutil
+import stat
 from pathlib import Path
 
 from slurm_plugin.cloud.local.state import read_json, write_json
+from slurm_plugin.local_cluster.folder import is_own
 
 _SOCKET_LIMIT = 107
 """Longest path of a Unix socket on Linux, bytes."""
@@ -47,9 +49,19 @@ class Munge:
 
     def _short_folder(self) -> Path:
         known = read_json(self._note)
+        if known is not None and not _still_ours(Path(str(known["folder"]))):
+            known = None  # /tmp was emptied meanwhile, and others may have made one of that name
         if known is None:
             folder = Path("/tmp") / f"spotburst-{secrets.token_hex(6)}"  # noqa: S108 - an unguessable name, made with mkdir
             folder.mkdir(mode=0o755)
             known = {"folder": str(folder)}
             write_json(self._note, known)
         return Path(str(known["folder"]))
+
+
+def _still_ours(folder: Path) -> bool:
+    try:
+        info = os.lstat(folder)
+    except OSError:
+        return False
+    return stat.S_ISDIR(info.st_mode) and is_own(info)
