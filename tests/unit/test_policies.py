@@ -73,7 +73,10 @@ def test_the_store_on_aws() -> None:
     node = policy("aws-node.json")
     assert {action for statement in node["Statement"] for action in actions(statement)} == wanted
     manager = policy("aws-manager.json")
-    assert set(next(actions(s) for s in manager["Statement"] if s["Sid"] == "FreeCheckpoints")) == wanted
+    freeing = next(statement for statement in manager["Statement"] if statement["Sid"] == "FreeCheckpoints")
+    assert set(actions(freeing)) == wanted
+    objects = {node["Statement"][0]["Resource"], *freeing["Resource"]} - {"arn:aws:s3:::BUCKET"}
+    assert objects == {"arn:aws:s3:::BUCKET/PREFIX/*"}, "nobody reaches what lies beside the checkpoints"
 
 
 def test_the_store_on_google_cloud() -> None:
