@@ -17,7 +17,7 @@ RUNNING = "slurmctld"
 _DEEPEST = 10
 _INFINITE = ("", "-1", "none", "infinite", "infinity", "unlimited")
 _RECORDS = ("nodename", "partitionname", "nodeset", "downnodes", "frontendname", "slurmctldhost")
-_WORD = re.compile(r'(\w+)\+?\s*=\s*("[^"]*"|\S*)')
+_WORD = re.compile(r'\b(\w+)\+?\s*=\s*("[^"]*"|\S*)')
 _DEFAULTS = {
     "jobfileappend": "0",
     "jobrequeue": "1",
@@ -66,7 +66,7 @@ class SlurmConf:
         text = self.text(name).strip().lower()
         if text in _INFINITE:
             return None
-        match = re.match(r"\d+", text)
+        match = re.match(r"\d{1,18}", text)
         return int(match[0]) if match else None
 
     @property
@@ -124,7 +124,10 @@ def _partition(words: Mapping[str, str], values: Mapping[str, str]) -> Partition
         nodes = expand(words.get("nodes", ""))
     except ConfigError:
         nodes = ()
-    numbers = {key: int(words[key]) if words.get(key, "").isdigit() else 0 for key in ("prioritytier", "gracetime")}
+    numbers = {
+        key: int(words[key]) if re.fullmatch(r"\d{1,18}", words.get(key, "")) else 0
+        for key in ("prioritytier", "gracetime")
+    }
     return Partition(
         words["partitionname"],
         nodes,

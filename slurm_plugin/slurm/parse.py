@@ -30,6 +30,8 @@ Record = TypeVar("Record")
 
 _UNSET = {0xFFFE, 0xFFFF, 0xFFFFFFFE, 0xFFFFFFFF, 0xFFFFFFFFFFFFFFFE, 0xFFFFFFFFFFFFFFFF}
 """NO_VAL16, INFINITE16, NO_VAL, INFINITE, NO_VAL64, INFINITE64 (slurm.h): 22.05 prints them as plain numbers."""
+_MOST = 1 << 64
+"""Slurm counts in 64 bits at most. A larger number could not be reckoned with: it may be no float."""
 
 _IMPLIED = {"CONFIGURING": "RUNNING", "SIGNALING": "RUNNING", "STOPPED": "RUNNING"}
 """22.05 prints one word for a job's state, the flag where there is one, though the job is RUNNING beneath it."""
@@ -63,7 +65,7 @@ def _records(text: str, key: str, read: Callable[[Any], Record], command: str) -
     try:
         # strict=False: comments may hold raw control characters.
         answer = json.loads(text, strict=False)
-    except ValueError as error:
+    except (ValueError, RecursionError) as error:
         raise SlurmUnavailable(f"{command}: the answer is not JSON ({error}); it begins {text[:80]!r}") from None
     return records_of(answer, key, read, command)
 
@@ -108,7 +110,8 @@ def _errors(errors: Any) -> str:
 
 def number(value: Any, unset: int = 0) -> int:
     """A number in any version's shape; ``unset`` for null, infinite and not set. Raises ``ValueError`` for anything else."""
-    if type(value) is int:  # 22.05's shape; there are hundreds of thousands of them in a large cluster's answer
+    # 22.05's shape; there are hundreds of thousands of them in a large cluster's answer.
+    if type(value) is int and -_MOST < value < _MOST:
         return unset if value in _UNSET else value
     if isinstance(value, Mapping):
         if not value.get("set", True) or value.get("infinite", False):
@@ -119,9 +122,8 @@ def number(value: Any, unset: int = 0) -> int:
     if isinstance(value, bool):
         return int(value)
     if isinstance(value, float):
-        return int(value) if math.isfinite(value) else unset
-    if isinstance(value, str | int):
-        plain = int(value)
+        value = int(value) if math.isfinite(value) else unset
+    if isinstance(value, str | int) and -_MOST < (plain := int(value)) < _MOST:
         return unset if plain in _UNSET else plain
     raise ValueError(f"{value!r} is not a number")
 
@@ -193,7 +195,7 @@ def gpus(tres: Any) -> int:
     total = 0
     by_type = 0
     for item in words(text_of(tres)):
-        match = re.fullmatch(r"(?:gres[:/])?gpu(?::([^:=]*[^:=\d][^:=]*))?(?:[:=](\d+))?", item)
+        match = re.fullmatch(r"(?:gres[:/])?gpu(?::([^:=]*[^:=\d][^:=]*))?(?:[:=](\d{1,9}))?", item)
         if match and match[1]:
             by_type += int(match[2] or 1)
         elif match:

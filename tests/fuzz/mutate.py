@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import copy
 import json
 import random
 import re
@@ -24,7 +25,7 @@ _RAW = {
 _VALUES: tuple[Any, ...] = (
     None, True, False, 0, 1, -1, 2, 7, 255, 1 << 31, (1 << 32) - 1, 1 << 63, 1 << 64, -(1 << 63), 1.5, 1e18, 1e308, 253402300800, "", " ", "0", "-1", "²",
     "\x00", "\ud800", "\u202e", "a" * 300, "..", "../../x", "/etc/passwd", "a[1-", "n[1-99999999999]", "n[0-9]", "1,2", "nan", "inf", "(null)", "RUNNING",
-    "2026-02-31T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "x\ny", "%s{}", "<b>", [], {}, [[]], [None], {"": None}, *_RAW,
+    "2026-02-31T00:00:00Z", "9999-12-31T23:59:59Z", "0001-01-01T00:00:00Z", "x\ny", "%s{}", "<b>", [], {}, [None], {"": None}, *_RAW,
 )  # fmt: skip
 _WORDS = (
     b"\x00", b"\xff", b"\xed\xa0\x80", b"\xc2\xb2", b"\xe2\x80\xae", b"\n", b"\r\n", b"\n\n", b"\t", b" ", b"'", b'"', b"\\", b"\\u0000", b"\\ud800", b"{", b"}", b"[", b"]",
@@ -150,7 +151,7 @@ class Mutator:
             return self._chance.choice(_OPERATIONS[:8])(self, value.encode(errors="replace")).decode(errors="replace")[:LONGEST]  # fmt: skip
         if type(value) is int and self._chance.random() < 0.3:
             return value + self._chance.choice((-1, 1, 1 << 32, -(1 << 62)))
-        return self._chance.choice(_VALUES)
+        return copy.copy(self._chance.choice(_VALUES))
 
 
 _OPERATIONS: tuple[Callable[[Mutator, bytes], bytes], ...] = (

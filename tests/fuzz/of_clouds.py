@@ -9,6 +9,7 @@ import os
 from collections.abc import Callable
 from datetime import datetime, timezone
 from typing import Any
+from unittest.mock import patch
 
 import requests
 
@@ -16,7 +17,6 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store import bucket_clients
 from job_wrapper.store.gcs import open_gcs
 from job_wrapper.store.open import open_store
-from slurm_plugin.cloud import price_lists
 from slurm_plugin.cloud.aws import fleet, listing, names
 from slurm_plugin.cloud.aws.cloud import AwsCloud
 from slurm_plugin.cloud.aws.errors import ApiError as AwsError
@@ -191,7 +191,8 @@ def _gcp_api(room: Room) -> Feed:
 
 def _price_pages(room: Room) -> Feed:
     server = room.stack.enter_context(Answering())
-    price_lists.MOST_PAGES = azure_prices.MOST_PAGES = gcp_prices.MOST_PAGES = 3  # type: ignore[attr-defined]
+    for module in (azure_prices, gcp_prices):
+        room.stack.enter_context(patch.object(module, "MOST_PAGES", 3))
     session = room.stack.enter_context(requests.Session())
 
     def feed(data: bytes) -> None:
@@ -209,7 +210,7 @@ def _price_pages(room: Room) -> Feed:
 
 def _bucket(room: Room, kind: str) -> Feed:
     server = room.stack.enter_context(Answering("Content-Type: application/xml\r\nETag: \"x\"\r\nLast-Modified: Sat, 02 May 2026 08:22:00 GMT\r\n"))  # fmt: skip
-    bucket_clients.RETRIES = 0
+    room.stack.enter_context(patch.object(bucket_clients, "RETRIES", 0))
     key = "bm9ib2R5IGtub3dzIHRoaXMga2V5"
     environment = {"AWS_ACCESS_KEY_ID": "x", "AWS_SECRET_ACCESS_KEY": "x", "AWS_REGION": "r", "AZURE_STORAGE_ACCOUNT_NAME": "a", "AZURE_STORAGE_ACCOUNT_KEY": key}  # fmt: skip
     os.environ.update(environment)

@@ -15,6 +15,7 @@ from slurm_plugin.checks.cluster import cluster, storage
 from slurm_plugin.checks.finding import Finding, State, exit_code, fault, note, ok, unknown
 from slurm_plugin.checks.jobs import preemption, requeue, signals
 from slurm_plugin.checks.power import power_saving
+from slurm_plugin.checks.reading import running_slurm
 from slurm_plugin.checks.slurm_conf import SlurmConf, shown, written
 from slurm_plugin.config import Config, load_config
 from slurm_plugin.errors import ConfigError
@@ -166,3 +167,27 @@ def test_exit_codes() -> None:
     assert exit_code([ok("a", ""), note("b", "", "")]) == 0
     assert exit_code([ok("a", ""), unknown("b", "")]) == 2
     assert exit_code([fault("a", "", "x"), unknown("b", "")]) == 1
+
+
+class Showing:
+    """A client that shows a text as slurmctld's settings."""
+
+    def __init__(self, text: str) -> None:
+        self.shown_config = lambda: text
+
+    def partitions(self) -> tuple[()]:
+        return ()
+
+
+@pytest.mark.parametrize("moment", ["2026-99-99T99:99:99", "2026-02-31T00:00:00", "9999-12-31T23:59:59"])
+def test_settings_that_no_slurmctld_shows(moment: str) -> None:
+    text = f"Configuration data as of {moment}\nKillWait = {'9' * 5000} sec\nSLURM_VERSION = 22.05.{'9' * 5000}\n"
+    conf, clock = running_slurm(Showing(text))  # type: ignore[arg-type]
+    assert clock is None or moment.startswith("9999")
+    assert conf.number("KillWait") == int("9" * 18)
+
+
+def test_a_file_of_one_long_word_is_read_at_once() -> None:
+    text = "x" * 200_000 + f" PartitionName=p GraceTime=² PriorityTier={'9' * 5000}\nPartitionName=q GraceTime=²\n"
+    conf = written(Path("/etc/slurm/slurm.conf"), (22, 5, 8), lambda _: text)
+    assert [(p.name, p.grace_time, p.priority_tier) for p in conf.partitions] == [("p", 0, 1), ("q", 0, 1)]

@@ -320,3 +320,20 @@ def test_whatever_a_node_holds_the_others_are_read(changes: dict[str, Any]) -> N
     nodes = parse.parse_nodes(json.dumps({"nodes": [odd, good]}), "sinfo")
     assert nodes[-1].name == "good"
     assert all(isinstance(n, Node) and n.name and n.states for n in nodes)
+
+
+@pytest.mark.parametrize("value", [1 << 64, -(1 << 64), 10**400, str(1 << 64), "9" * 5000, "²", 1e300])
+def test_numbers_larger_than_any_of_slurms(value: Any) -> None:
+    with pytest.raises(ValueError):
+        parse.number(value)
+    with pytest.raises(ValueError):
+        parse.number({"set": True, "infinite": False, "number": value})
+
+
+def test_gpus_that_no_node_has() -> None:
+    assert parse.gpus("gres:gpu:" + "9" * 400) == 0
+
+
+def test_an_answer_that_is_too_deep_is_unavailable() -> None:
+    with pytest.raises(SlurmUnavailable, match="not JSON"):
+        parse.parse_jobs('{"jobs":' + "[" * 20_000, "squeue")
