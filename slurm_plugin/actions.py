@@ -97,6 +97,14 @@ class WaitEnds:
 
 
 @dataclass(frozen=True, slots=True)
+class ForgetReleases:
+    """The job has run for long since it was released: what Slurm holds it for next is another matter."""
+
+    order: ClassVar[int] = 0
+    job_id: int
+
+
+@dataclass(frozen=True, slots=True)
 class ChargeBegins:
     """A job has a node from now on. ``price`` of its machine an hour; None: not known."""
 
@@ -236,6 +244,17 @@ class PowerUp:
 
 
 @dataclass(frozen=True, slots=True)
+class KeepIdle:
+    """An idle node is told that it is idle, from which on Slurm counts its SuspendTime anew (src/slurmctld/node_mgr.c of 22.05 to 25.11).
+
+    A drain that was set within this pass goes with it. On such a node, whoever starts there finds the notice in its file.
+    """
+
+    order: ClassVar[int] = 20
+    node: str
+
+
+@dataclass(frozen=True, slots=True)
 class Terminate:
     """End a machine. Its intent is retired first. ``blame`` cools its offering: it was made and never became a node."""
 
@@ -365,6 +384,7 @@ Action = (
     | ForgetJob
     | WaitBegins
     | WaitEnds
+    | ForgetReleases
     | ChargeBegins
     | ChargeEnds
     | SetAddress
@@ -377,6 +397,7 @@ Action = (
     | EndJob
     | Drain
     | PowerUp
+    | KeepIdle
     | Terminate
     | Retire
     | Close

@@ -15,7 +15,9 @@ from slurm_plugin.cloud.provider import RefusalKind
 from slurm_plugin.ledger_charges import ChargesLedger
 from slurm_plugin.ledger_offerings import LOST
 from slurm_plugin.ledger_records import (
+    RELEASED,
     TOLD_NO_CAPACITY,
+    TRIED_AGAIN,
     WAIT_FORGOTTEN,
     WAITING,
     Counter,
@@ -305,6 +307,10 @@ class Ledger(ChargesLedger):
     def wait_ends(self, job_id: int) -> None:
         """The job runs, or is held."""
         self._do("DELETE FROM counters WHERE name=? AND kind IN (?,?)", f"job:{job_id}", WAITING, TOLD_NO_CAPACITY)
+
+    def forget_releases(self, job_id: int) -> None:
+        """It runs well."""
+        self._do("DELETE FROM counters WHERE name=? AND kind IN (?,?)", f"job:{job_id}", RELEASED, TRIED_AGAIN)
 
     def seen_jobs(self) -> dict[int, SeenJob]:
         """All remembered jobs, by id."""

@@ -50,6 +50,10 @@ WAITING = "no-capacity"
 """Kind of the counter of a job that finds no capacity; its ``last`` is since when."""
 TOLD_NO_CAPACITY = "no-capacity-told"
 """The same; its ``last`` is when it was last so."""
+RELEASED = "released"
+"""Kind of the counter of a job's releases after failed launches."""
+TRIED_AGAIN = "tried-again"
+"""The same, out of BadConstraints."""
 WAIT_FORGOTTEN = 3600.0
 """Seconds without another try in vain after which a wait begins anew: the job waited for something else meanwhile."""
 

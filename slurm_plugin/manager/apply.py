@@ -30,7 +30,9 @@ from slurm_plugin.actions import (
     EndNotice,
     EndReplacement,
     ForgetJob,
+    ForgetReleases,
     HoldJob,
+    KeepIdle,
     Launch,
     NoteRegistered,
     PowerDown,
@@ -80,6 +82,7 @@ UNDAMPED = (
     Retire,
     WaitBegins,
     WaitEnds,
+    ForgetReleases,
     ChargeBegins,
     ChargeEnds,
 )
@@ -142,6 +145,7 @@ class Applier:
                 self._try(partial(self._report, action), action)
         self._nodes(_of(actions, Drain), "drain", lambda a: a.reason)
         self._power_ups(_of(actions, PowerUp))
+        self._nodes(_of(actions, KeepIdle), "idle")
         self._terminate(_of(actions, Terminate))
         self._launch(_of(actions, Launch), view, jobs_on)
         downs = _of(actions, PowerDown)
@@ -196,8 +200,8 @@ class Applier:
             if self._try(call, group[0], names):
                 done += group
                 for action in group:
-                    if isinstance(action, PowerUp):
-                        continue  # its replacement's opening is the event
+                    if isinstance(action, PowerUp | KeepIdle):
+                        continue  # a replacement's opening is the event
                     why = text.removeprefix(OURS) or str(getattr(action, "why", "") or getattr(action, "because", ""))
                     self._try(partial(self.ledger.event, state, why, node=_node(action)), action)
         return done

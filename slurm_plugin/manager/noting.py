@@ -13,6 +13,7 @@ from slurm_plugin.actions import (
     EndNotice,
     EndReplacement,
     ForgetJob,
+    ForgetReleases,
     NoteRegistered,
     RecordNotice,
     RememberJob,
@@ -55,6 +56,8 @@ def write_down(action: Action, ledger: Ledger, offerings: Mapping[str, Offering]
         ledger.wait_begins(action.job_id)
     elif isinstance(action, WaitEnds):
         ledger.wait_ends(action.job_id)
+    elif isinstance(action, ForgetReleases):
+        ledger.forget_releases(action.job_id)
     elif isinstance(action, ChargeBegins):
         ledger.charge_begins(action.charge, action.offering_id, action.price)
     elif isinstance(action, ChargeEnds):

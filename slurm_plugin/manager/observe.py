@@ -93,8 +93,8 @@ class Observer:
         intents = self.ledger.intents()
         self._note_missing(now, intents_by_provider(intents), clouds)
         self._note_absent(now, by_name, {i.node for i in intents} | _machine_nodes(clouds))
-        self._note_stranded(now, by_name, jobs)
-        silent, suspect = self._contact(by_name, clouds, intents)
+        self._note_stranded(now, by_name, jobs, intents)
+        silent, suspect = self._contact(by_name, clouds)
         return View(
             now=now,
             policy=self.policy,
@@ -225,31 +225,37 @@ class Observer:
             return
         self.memory.absent_since = {n: self.memory.absent_since.get(n, now) for n in names if n not in nodes}
 
-    def _note_stranded(self, now: float, nodes: Mapping[str, Node] | None, jobs: tuple[Job, ...] | None) -> None:
+    def _note_stranded(
+        self, now: float, nodes: Mapping[str, Node] | None, jobs: tuple[Job, ...] | None, intents: Collection[Intent]
+    ) -> None:
         if nodes is None or jobs is None:
             self.memory.stranded_since = {}
             return
         held = {name for job in jobs if job.running for name in job.nodes}
-        off = {n for n in held if n in self.policy.nodeset_of and n in nodes and phase(nodes[n]) is Phase.OFF}
-        self.memory.stranded_since = {n: self.memory.stranded_since.get(n, now) for n in off}
+        known = {i.node for i in intents if i.registered and i.state is IntentState.LIVE}
+        at = {name: phase(nodes[name]) for name in held | known if name in self.policy.nodeset_of and name in nodes}
+        stranded = {
+            name
+            for name, where in at.items()
+            if (where is Phase.OFF and name in held) or (where is Phase.COMING_UP and name in known)
+        }
+        self.memory.stranded_since = {n: self.memory.stranded_since.get(n, now) for n in stranded}
 
     # --- contact and ended jobs ---------------------------------------------------------------------------------------
 
     def _contact(
-        self, nodes: Mapping[str, Node] | None, clouds: Mapping[str, Listing | None], intents: Collection[Intent]
+        self, nodes: Mapping[str, Node] | None, clouds: Mapping[str, Listing | None]
     ) -> tuple[dict[str, float], bool]:
         if self.reach is None:
             return {}, False
         if nodes is not None:
             addresses = {m.node: m.address for c in clouds.values() if c for m in c.instances if m.address and m.billed}
-            # A slurmctld that was killed may recall one of them as still booting.
-            registered = {i.node for i in intents if i.registered and i.state is IntentState.LIVE}
             self.reach.watch(
                 {
                     name: (addresses.get(name) or nodes[name].address or name, nodes[name].port)
                     for name in self.policy.nodeset_of
                     if name in nodes
-                    and ((at := phase(nodes[name])) is Phase.UP or (at is Phase.COMING_UP and name in registered))
+                    and phase(nodes[name]) is Phase.UP
                     and (not down(nodes[name]) or to_be_recovered(nodes[name]))
                 },
                 doubted={

@@ -12,7 +12,8 @@ powered up: Slurm will see to it when its begin time comes. One prepared node pe
     prepared node                                       done
     --------------------------------------------------  -----------------------------------------------------------------
     its job runs on it                                  used
-    its job still comes back; the node boots or is idle kept (power_up again where Slurm shows nothing of it)
+    its job still comes back; the node boots or is idle kept (power_up again where Slurm shows nothing of it); told idle again, so that
+                                                        SuspendTime, if it is short, does not end it
     down, doomed, drained, or taken by another job      lost: another one is prepared in the same pass
     its job ended, or runs without it                   released: powered down if it is idle or boots, unless another job waits
 
@@ -29,7 +30,7 @@ from collections import defaultdict
 from collections.abc import Iterator, Mapping
 
 from job_wrapper.comments import left_nodes
-from slurm_plugin.actions import Action, EndReplacement, PowerDown, PowerUp, StartNow
+from slurm_plugin.actions import Action, EndReplacement, KeepIdle, PowerDown, PowerUp, StartNow
 from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, Replacement
 from slurm_plugin.reconcile.costs import over_limit
 from slurm_plugin.reconcile.fitting import fitting_nodesets
@@ -201,6 +202,10 @@ class _Dealer:
             node = self.nodes.get(replacement.node)
             if replacement.node in dealt and node is not None and bootable(node):
                 yield PowerUp(replacement.node, job.job_id, job.name_id, job.restart_count, replacement.because)
+        if waits or not job.has("PENDING"):  # not for one that waits for something else: that may take days
+            for name in dealt:
+                if ready(self.nodes[name]) and self.view.now - self.nodes[name].last_busy >= self.view.policy.idle_told:
+                    yield KeepIdle(name)
         if (
             waits
             and job.reason == "BeginTime"

@@ -33,6 +33,8 @@ NOTHING_TO_BUY = (NO_CAPACITY, REFUSED)
 """A node that is down for one of these comes back when there is something to buy again."""
 SLURMS_OWN_DOWN = ("resumetimeout reached", "not responding", "node unexpectedly rebooted")
 """Reasons with which Slurm itself sets a node DOWN and after which nobody is looking into it."""
+LAUNCHED_TWICE = "Duplicate jobid"
+"""Reason with which Slurm itself drains a node that was to start a job which runs there already (src/slurmctld/agent.c). The job is requeued first."""
 BUSY = ("ALLOCATED", "MIXED", "COMPLETING")
 UNUSABLE = ("DRAIN", "FAIL", "DOWN", "ERROR", "MAINT", "RESERVED", "INVALID_REG", "INVAL", "POWER_DOWN", "REBOOT", "REBOOT_REQUESTED", "REBOOT_ISSUED", "BLOCKED")  # fmt: skip
 

@@ -6,7 +6,8 @@
     running, and one of its nodes has booted since it started      requeue: its processes are gone, and Slurm may not notice
     ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
-    PENDING, priority 0, BadConstraints after a restart (R3)       release, 3 times, then report (cases 21)
+    PENDING, priority 0, BadConstraints after a restart (R3)       release, ever more seldom, for a day, and report (cases 21)
+    running for ``WELL`` since it was released                     count its releases anew
     PENDING, no capacity for it since queue_timeout                comment, AdminComment and scancel: CapacityUnavailable
     running, or held by anybody                                    it waits for capacity no longer
     active on nodes of ours                                        remember where
@@ -25,13 +26,14 @@ from slurm_plugin.actions import (
     Action,
     CancelJob,
     ForgetJob,
+    ForgetReleases,
     ReleaseJob,
     RememberJob,
     Report,
     RequeueJob,
     WaitEnds,
 )
-from slurm_plugin.ledger_records import TOLD_NO_CAPACITY, WAIT_FORGOTTEN, WAITING
+from slurm_plugin.ledger_records import RELEASED, TOLD_NO_CAPACITY, TRIED_AGAIN, WAIT_FORGOTTEN, WAITING
 from slurm_plugin.placement import Passed
 from slurm_plugin.reconcile.index import ACTIVE, Index
 from slurm_plugin.reconcile.view import View
@@ -42,9 +44,18 @@ GRACE_MARGIN = 30.0
 BOOT_MARGIN = 5.0
 """Seconds: slurmctld reckons a node's boot from an uptime in whole seconds."""
 CAPACITY_UNAVAILABLE = "CapacityUnavailable"
-MAX_RELEASES = 3
 RELEASE_WAIT = 10.0
 """Seconds between two releases of a job, doubled each time."""
+MAX_RELEASES = 3
+"""After failed launches: each costs a node its start."""
+LONGEST_RELEASE_WAIT = 300.0
+"""Seconds, out of BadConstraints: that costs nothing, as Slurm merely looks again whether any node fits."""
+MAX_TRIES = 300
+"""Out of BadConstraints: about a day. Whatever is amiss is no lost node then."""
+SAID_AT = 3
+"""Releases out of BadConstraints, in vain, after which the user is told."""
+WELL = 600.0
+"""Seconds for which an attempt must run to count as well started: no launch takes as long to fail."""
 
 
 def decide_jobs(view: View, index: Index) -> Iterator[Action]:
@@ -62,6 +73,9 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
         if (job.running or held) and (f"job:{job.job_id}", WAITING) in view.counters:
             yield WaitEnds(job.job_id)
         if job.running:
+            released = any((f"job:{job.job_id}", kind) in view.counters for kind in (RELEASED, TRIED_AGAIN))
+            if released and 0 < job.start_time < view.now - WELL:
+                yield ForgetReleases(job.job_id)
             yield from _overdue(view, job)
             yield from _rebooted(view, job)
         elif job.has("PENDING"):
@@ -167,16 +181,22 @@ def _waited(view: View, index: Index, job: Job) -> Iterator[Action]:
 def _held(view: View, job: Job) -> Iterator[Action]:
     reason = re.sub(r"[^a-z]+", "_", job.reason.lower())
     if reason.startswith(("launch_failed_requeued_held", "launch_failure_limit_exceeded", "jobholdmaxrequeue")):
-        what = "Slurm held it after a failed launch"
+        yield from _released(view, job, "Slurm held it after a failed launch", RELEASED, MAX_RELEASES)
     elif reason == "badconstraints" and job.priority == 0 and job.restart_count > 0 and job.job_id in view.seen:
         what = "Slurm left it in BadConstraints after it lost its node"
-    else:
+        yield from _released(view, job, what, TRIED_AGAIN, MAX_TRIES)
+
+
+def _released(view: View, job: Job, what: str, counter: str, most: int) -> Iterator[Action]:
+    told = view.counters.get((f"job:{job.job_id}", counter))
+    count = told.count if told else 0
+    if count >= most:
+        text = f"{what}; released {count} times already, so it stays held"
+        yield Report(job.job_id, f"held:{job.restart_count}", text)
         return
-    counter = view.counters.get((f"job:{job.job_id}", "released"))
-    count = counter.count if counter else 0
-    if count >= MAX_RELEASES:
-        yield Report(
-            job.job_id, f"held:{job.restart_count}", f"{what}; released {count} times already, so it stays held"
-        )
-    elif counter is None or view.now - counter.last >= RELEASE_WAIT * 2 ** (count - 1):
-        yield ReleaseJob(job.job_id, job.name_id, job.restart_count, what, "released")
+    if counter == TRIED_AGAIN and count >= SAID_AT:
+        text = f"{what}, and no node of its partition fits it still; it is tried again every {LONGEST_RELEASE_WAIT / 60:.0f} minutes at the latest"
+        yield Report(job.job_id, f"in-vain:{job.restart_count}", text)
+    wait = min(RELEASE_WAIT * 2.0 ** min(count - 1, 10), LONGEST_RELEASE_WAIT)
+    if told is None or view.now - told.last >= wait:
+        yield ReleaseJob(job.job_id, job.name_id, job.restart_count, what, counter)

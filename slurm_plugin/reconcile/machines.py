@@ -24,12 +24,13 @@ What machine a node is to have, and what is done about its *current* intent (the
     COMING_UP   no             gone, stopping, reclaiming        end or close it, blame its offering unless it ever registered; launch when the name is free
     COMING_UP   no, POWER_DOWN or DRAIN ours, and no job         power down by force: nobody waits for it
     COMING_UP   no, DRAIN not ours                               nothing is launched
-    COMING_UP   no             registered, silent long enough    set down, end it (slurmctld was killed, and recalls it as booting)
+    COMING_UP   no             registered, for STRANDED          set down, end it (slurmctld was killed, and recalls it as booting)
     COMING_UP   recoverable    any                               end it, power down
     UP          no             none                              retired ones not gone, or silent long enough: set down. Otherwise not our machine: leave
     UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
     UP          no             silent long enough                set down, end it
     UP          no             fine                              note that it registered; its own address where it has nobody's (cases 10)
+    UP          no, LAUNCHED_TWICE, and nothing completes there  undrain
     UP          recoverable    any                               end it, power down ("Not responding": only if it is silent or gone)
     any         not ours       any                               left to the administrator who set it down
 
@@ -63,7 +64,16 @@ from slurm_plugin.actions import (
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState
 from slurm_plugin.placement import SHORT_WAIT, describe
-from slurm_plugin.reconcile.flags import BUSY, NO_CAPACITY, NOTHING_TO_BUY, REFUSED, Phase, down, to_be_recovered
+from slurm_plugin.reconcile.flags import (
+    BUSY,
+    LAUNCHED_TWICE,
+    NO_CAPACITY,
+    NOTHING_TO_BUY,
+    REFUSED,
+    Phase,
+    down,
+    to_be_recovered,
+)
 from slurm_plugin.reconcile.gangs import gang, gathers, waiting, whose
 from slurm_plugin.reconcile.index import Index
 from slurm_plugin.reconcile.view import View
@@ -73,9 +83,12 @@ from slurm_plugin.slurm.records import Node
 REPEAT_ASKING = 5.0
 """Seconds after which a launch whose answer is unknown is asked again."""
 STRANDED = 10.0
-"""Seconds for which a node must be off while a job runs on it by Slurm's records; two answers of one moment may differ.
+"""Seconds for which a node must be off while a job runs on it by Slurm's records, or boot after it has registered; two answers of one moment
+may differ.
 
-A slurmctld that was killed recalls nodes and jobs as they were last saved, up to 5 minutes ago, and never compares the two (22.05.8)."""
+A slurmctld that was killed recalls nodes and jobs as they were last saved, up to 5 minutes ago, and never compares the two (22.05.8). A node
+that it takes for booting is lost to it until ResumeTimeout: it asks no such node anything, and a slurmd registers of its own accord only when
+it starts. Nor does it know the address."""
 
 
 def decide_machines(view: View, index: Index) -> Iterator[Action]:
@@ -219,10 +232,12 @@ def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
         if node.address == NOWHERE:  # registered, and slurmctld did not take its address from that (``cloud_dns``)
             machine = index.machine(current) if current else None
             yield SetAddress(node.name, (machine.address if machine else "") or node.name)
+        if node.has("DRAIN") and node.reason == LAUNCHED_TWICE and not node.has("COMPLETING"):
+            yield Undrain(node.name, "slurmctld had launched a job on it a second time, and has ended that job there")
         yield from _lost(view, index, node)
     elif phase is Phase.COMING_UP:
         yield from _boot(view, index, node)
-    elif phase is Phase.OFF and view.now - view.stranded_since.get(node.name, view.now) >= STRANDED:
+    elif phase is Phase.OFF and _stranded(view, node.name):
         jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
         yield SetDown(
             node.name,
@@ -259,6 +274,10 @@ def _silent(view: View, index: Index, node: Node) -> bool:
     return index.silent_for(node.name) >= view.policy.silent_down and not view.own_network_suspect
 
 
+def _stranded(view: View, name: str) -> bool:
+    return view.now - view.stranded_since.get(name, view.now) >= STRANDED
+
+
 def _unreachable(view: View, node: Node) -> SetDown:
     since = datetime.fromtimestamp(view.silent_since[node.name], timezone.utc).strftime("%H:%M:%SZ")
     return SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
@@ -269,8 +288,11 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     current = index.current(name)
     if current is not None and current.created < index.cut.get(name, 0.0):
         current = None  # Slurm has powered it down since
-    if current is not None and current.registered and _silent(view, index, node):
-        yield _unreachable(view, node)  # it does not boot, whatever a slurmctld that was killed recalls
+    if current is not None and current.registered and _stranded(view, name):
+        # A new launch that began where this one was would meet its claim of the run: the job must be requeued.
+        yield SetDown(
+            name, f"{OURS}slurmctld takes it for booting, and it has registered", f"slurmctld lost sight of {name}"
+        )
         return
     wanted = node.has(*BUSY)
     if not wanted and (node.has("POWER_DOWN") or (node.has("DRAIN") and node.reason.startswith(OURS))):

@@ -64,6 +64,8 @@ class Policy:
     silent_down: float = 60.0
     orphan_grace: float = 120.0
     requeue_window: float = 240.0
+    idle_told: float = 10.0
+    """Idle time after which a node that a job comes back to is told that it is idle. `spotburst check` tells of a SuspendTime that is too short."""
     limits: Limits = field(default_factory=Limits)
     least_attempt: float = 600.0
     """What an attempt takes at least until it has something to show for its cost: the interval of checkpoints."""
@@ -83,6 +85,7 @@ class Policy:
             silent_down=config.manager.silent_down,
             orphan_grace=config.manager.orphan_grace,
             requeue_window=config.manager.requeue_window,
+            idle_told=min(30.0, config.power.suspend_time) / 3,
             limits=Limits(
                 max_attempts=config.recovery.max_attempts,
                 max_attempts_multi_node=config.recovery.max_attempts_multi_node,
@@ -149,7 +152,7 @@ class View:
     absent_since: Mapping[str, float] = field(default_factory=dict)
     """Nodes that have machines and that Slurm does not know, and since when without a break."""
     stranded_since: Mapping[str, float] = field(default_factory=dict)
-    """Nodes that are off though a job runs on them by Slurm's records, and since when without a break."""
+    """Nodes that are off though a job runs on them by Slurm's records, or boot though they have registered, and since when without a break."""
     began: float | None = None
     """When the look began, if that was told: what it shows of nodes and jobs is no older."""
     runs: Mapping[int, tuple[RunTail, ...]] = field(default_factory=dict)

@@ -44,7 +44,7 @@ class SlurmClient(Protocol):
     ) -> None:
         """``scontrol update NodeName=… State=… Reason=… NodeAddr=…``, many nodes a call.
 
-        ``state`` as scontrol spells it: power_up, power_down, power_down_force, down, drain, undrain, resume.
+        ``state`` as scontrol spells it: power_up, power_down, power_down_force, down, drain, undrain, resume, idle.
         """
         ...
 

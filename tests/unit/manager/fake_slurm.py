@@ -84,6 +84,7 @@ class FakeSlurm:
             node.address or node.name,
             node.name,
             partitions=("spot",),
+            last_busy=int(node.idle_since),
         )
 
     def partitions(self) -> tuple[Partition, ...]:
@@ -149,6 +150,9 @@ class FakeSlurm:
                 node.flags -= {"POWERING_DOWN", "POWER_DOWN"}
                 node.flags |= {"POWERED_DOWN"}
                 node.since = now
+        elif state == "idle":
+            node.flags -= {"DRAIN"}
+            node.idle_since = now
         else:
             raise AssertionError(state)
 

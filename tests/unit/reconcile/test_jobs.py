@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from job_wrapper.store.io_types import Kind
-from slurm_plugin.actions import Action, ForgetJob, ReleaseJob, RememberJob, Report, RequeueJob
+from slurm_plugin.actions import Action, ForgetJob, ForgetReleases, ReleaseJob, RememberJob, Report, RequeueJob
 from slurm_plugin.ledger_records import Counter, SeenJob
 from slurm_plugin.reconcile import decide
 from slurm_plugin.requeue import RunTail
@@ -129,6 +129,40 @@ def test_releases_are_bounded_and_spaced_and_then_reported() -> None:
     assert not of(after(2, 11), ReleaseJob)
     assert not of(after(3, 9999), ReleaseJob)
     assert "stays held" in of(after(3, 9999), Report)[0].text
+
+
+def test_out_of_bad_constraints_it_is_tried_for_long_ever_more_seldom_and_its_user_told() -> None:
+    def after(count: int, ago: float, **changes: Any) -> tuple[Action, ...]:
+        counters = {("job:1", "tried-again"): Counter(count, NOW - ago), ("job:1", "released"): Counter(3, NOW)}
+        return decide(view(jobs=[held("BadConstraints", **changes)], seen=SEEN, counters=counters))
+
+    waits = []
+    for count in range(1, 300):
+        wait = next(s for s in (10, 20, 40, 80, 160, 300) if of(after(count, s), ReleaseJob))
+        assert not of(after(count, wait - 1), ReleaseJob)
+        waits.append(wait)
+    assert waits[:6] == [10, 20, 40, 80, 160, 300]
+    assert waits[5:] == [300] * 294
+    assert not of(after(2, 1), Report)
+    assert "is tried again every 5 minutes" in of(after(3, 1), Report)[0].text
+    assert not of(after(300, 9999), ReleaseJob)
+    assert "stays held" in of(after(300, 9999), Report)[0].text
+
+
+@pytest.mark.parametrize("kind", ["released", "tried-again"])
+def test_releases_are_counted_anew_once_the_job_has_run_well(kind: str) -> None:
+    counters = {("job:1", kind): Counter(3, NOW - 1000)}
+
+    def after(ago: int, **changes: Any) -> tuple[Action, ...]:
+        ran = job(**{"nodes": ("n1",), "start_time": int(NOW) - ago, **changes})
+        return decide(view(jobs=[ran], counters=counters, **ON_N1))
+
+    assert of(after(601), ForgetReleases) == [ForgetReleases(1)]
+    assert not of(after(599), ForgetReleases)
+    assert not of(after(601, states="RUNNING CONFIGURING"), ForgetReleases)
+    assert not of(after(601, states="PENDING"), ForgetReleases)
+    ran = job(nodes=("n1",), start_time=int(NOW) - 601)
+    assert not of(decide(view(jobs=[ran], **ON_N1)), ForgetReleases)
 
 
 def test_jobs_are_remembered_when_something_changed_and_forgotten_when_gone() -> None:

@@ -212,24 +212,39 @@ def test_only_a_machine_that_never_registered_speaks_against_its_offering(
 
 
 @pytest.mark.parametrize(
-    ("registered", "silent", "suspect", "set_down"),
-    [
-        (NOW - 500, 61, False, True),
-        (0.0, 61, False, False),
-        (NOW - 500, 59, False, False),
-        (NOW - 500, 61, True, False),
-    ],
+    ("registered", "seconds", "set_down"), [(NOW - 500, 11, True), (0.0, 11, False), (NOW - 500, 9, False)]
 )
-def test_the_silence_of_a_node_that_is_recalled_as_booting_counts(
-    registered: float, silent: float, suspect: bool, set_down: bool
+def test_a_node_that_boots_by_slurms_records_and_has_registered_is_set_down(
+    registered: float, seconds: float, set_down: bool
 ) -> None:
+    """Set down, not only given another machine: its job, if one has begun there, must come back with a higher restart count."""
     i = intent("n1", registered=registered)
-    since = {"n1": NOW - silent}
-    v = view([node("n1", COMING)], [], [i], [machine(i)], silent_since=since, own_network_suspect=suspect)
+    since = {"n1": NOW - seconds}
+    v = view([node("n1", COMING)], [], [i], [machine(i)], stranded_since=since)
     assert ("SetDown" in kinds(decide(v))) is set_down
     powered_down = (Request("suspend", ("n1",), NOW - 20, Path("r")),)
-    again = view([node("n1", COMING)], [], [i], [machine(i)], silent_since=since, requests=powered_down)
+    again = view([node("n1", COMING)], [], [i], [machine(i)], stranded_since=since, requests=powered_down)
     assert kinds(decide(again)) == ["Terminate"], "it boots anew"
+
+
+@pytest.mark.parametrize(
+    ("flags", "reason", "undrained"),
+    [
+        ("IDLE DRAIN", "Duplicate jobid", True),
+        ("MIXED DRAIN", "Duplicate jobid", True),
+        ("IDLE DRAIN COMPLETING", "Duplicate jobid", False),
+        ("IDLE DRAIN", "Kill task failed", False),
+        ("IDLE DRAIN", "broken fan", False),
+        ("IDLE", "Duplicate jobid", False),
+    ],
+)
+def test_a_node_drained_for_a_job_that_was_launched_twice_is_undrained_once_that_has_left(
+    flags: str, reason: str, undrained: bool
+) -> None:
+    i = intent("n1")
+    actions = decide(view([node("n1", flags, reason)], [], [i], [machine(i)]))
+    assert ("Undrain" in kinds(actions)) is undrained
+    assert set(kinds(actions)) <= {"Undrain"}
 
 
 def test_a_suspend_request_ends_the_old_machine_before_the_name_is_used_again() -> None:
