@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import os
 import shutil
 from collections.abc import Iterator
 from pathlib import Path
@@ -24,6 +25,7 @@ from tests.cluster.playbooks import (
 )
 from tests.fixtures.nspawn import Machine, machines
 from tests.fixtures.private_slurm import wait_for
+from tests.fixtures.terminal import Terminal
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -74,6 +76,16 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[dict[str, Machine
         yield found
 
 
+def completed(machine: Machine, typed: str, whole: str) -> None:
+    """Tab makes that of it, in a plain user's terminal."""
+    with Terminal([*machine.ssh("alice", "-tt"), "bash"], {**os.environ, "TERM": "dumb"}) as terminal:
+        terminal.until(f"alice@{machine.name}:~$ ")
+        terminal.type(f"{typed}\t")
+        terminal.until(whole)
+        terminal.type("\x15exit\n")  # the line is thrown away
+        assert terminal.end() == 0
+
+
 def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels, tmp_path: Path) -> None:
     controller, login, image = site["controller"], site["login"], site["image"]
     (controller.root / "etc/slurm/slurm.conf").chmod(0o664)
@@ -106,6 +118,10 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     given = controller.run(f"tr '\\0' '\\n' </proc/{pid}/environ").splitlines()
     assert 'AWS_SECRET_ACCESS_KEY=wJalr"$X`\\tn/b' in given, "as it stands, whatever signs are in it"
 
+    for machine in (login, controller):
+        assert machine.run("man -w spotburst-run", user="alice").endswith("/man1/spotburst-run.1\n")
+        completed(machine, "spotburst des", "spotburst describe ")
+
     # What the image's first boot does, on the site's own node.
     assert image.run("systemctl is-enabled slurmd spotburst-agent", check=False).split() == ["disabled"] * 2
     assert image.run("systemd-analyze verify spotburst-agent.service 2>&1") == ""
@@ -137,6 +153,9 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     assert len(json.loads(login.run(f"spotburst attempts {job} --json", user="alice"))) == 2
 
     wait_for(lambda: powered_down(login), "the machines to be given back", 120)
+    assert login.run("srun --partition=own hostname", user="alice") == "image\n", (
+        "the site's own nodes are not powered down"
+    )
     # A newer build lies there than the one that runs, and it was broken off before.
     ansible.set(spotburst_package=str(built.first))
     for _ in range(2):
@@ -144,6 +163,7 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     assert {name: files_of_slurm(machine) for name, machine in site.items()} == before
     for machine in site.values():
         assert not (machine.root / "opt/spotburst").exists()
+        assert machine.run("find /usr -iname '*spotburst*'") == ""
         assert machine.run("systemctl list-unit-files --no-legend 'spotburst*'", check=False) == ""
     assert not secrets.exists()
     assert login.run("sinfo --noheader --format=%P").split() == ["own"]

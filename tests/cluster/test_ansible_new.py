@@ -120,9 +120,13 @@ def test_a_cluster_from_nothing(bare: dict[str, Machine], tmp_path: Path) -> Non
     wait_for(lambda: "COMPLETED" in login.run(f"sacct -Xn -o state -j {job}", user="alice"), "its end", 120)
     numbers = [number for number, _ in counted(out)]
     assert sorted(set(numbers)) == list(range(1, max(numbers) + 1)), "no number is left out"
-    assert controller.run("promtool query instant http://127.0.0.1:9090 'up{job=\"spotburst\"}'").strip()
+    scraped = controller.run("promtool query instant http://127.0.0.1:9090 'sum(spotburst_reclaims_total)'")
+    assert "=> 1 @" in scraped, "Prometheus knows of the reclaim"
 
     wait_for(lambda: powered_down(login), "the machines to be given back", 180)
+    assert login.run("srun --partition=own hostname", user="alice") == "image\n", (
+        "the cluster's own nodes are not powered down"
+    )
     ansible.play("remove")
     assert login.run("sinfo --noheader --format=%P").split() == ["own"]
     assert "spotburst" not in (controller.root / "etc/prometheus/prometheus.yml").read_text()
