@@ -9,7 +9,6 @@ program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``
     no run in the store                      -                                        Continue: not ours
     OUT_OF_MEMORY                            any                                      Fail: Slurm's word for it
     any                                      end, by this attempt                     Fail with its reason; Continue: it succeeded
-    refused: this attempt holds the run      claim/…/interrupted, before its start    Requeue: Slurm began it twice (``_begun_twice``)
     exit code of the wrapper's own           any                                      Fail: it gave up, typed (job_wrapper.errors)
     any                                      suspended, by this attempt               Hold: it was to be held
     no batch job, --no-requeue, or           interrupted, or open, by this attempt    Fail: Preempted, NodeLost or WrapperLost
@@ -53,8 +52,6 @@ NEVER_STARTED = 30.0
 """Seconds: an attempt that ended this soon, and never claimed its run, was refused by Slurm rather than failed by itself."""
 MAX_NEVER_STARTED = 3
 """How often one job is brought back for that."""
-RECALLED = 2.0
-"""Seconds by which the clocks of a node and of slurmctld may differ: an entry this much older than its attempt's start is by an earlier launch."""
 NO_MEMORY = "OUT_OF_MEMORY"
 LOST_STATES = ("FAILED", "NODE_FAIL", "BOOT_FAIL", "COMPLETED", "PREEMPTED", "LAUNCH_FAILED")
 """End states in which a killed wrapper's job can be found. COMPLETED: the script went on after the wrapper was killed."""
@@ -136,8 +133,6 @@ class RunTail:
     """It was run with ``--on-interruption fail``."""
     epoch: int = field(default=0, compare=False)
     """Of the newest entry: told in logs, and nothing is decided by it."""
-    since: float = field(default=0.0, compare=False)
-    """Unix seconds by the node's clock: the epoch's oldest entry that the newest one tells of; 0.0: not known."""
 
     @classmethod
     def of(cls, run: str, entry: Entry) -> RunTail:
@@ -155,7 +150,6 @@ class RunTail:
             exit_code=entry.summary.ended or 0,
             fails=entry.body.get(ON_INTERRUPTION) == FAIL,
             epoch=entry.epoch,
-            since=min([entry.time, *(commit.time for commit in entry.summary.commits if commit.epoch == entry.epoch)]),
         )
 
 
@@ -182,10 +176,6 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
     failed = next((tail for tail in mine if tail.kind is Kind.END and tail.exit_code), None)
     if failed is not None:
         return _gave_up(failed.reason or PROGRAM_FAILED, failed.exit_code)
-    twice = _begun_twice(job, mine)
-    if twice is not None:
-        text = f"Slurm began it a second time: {twice.run} was held by this attempt's earlier launch"
-        return _bounded(job, twice, limits, text, "BegunTwice")
     if job.exit_code in _GAVE_UP and not any(tail.kind is Kind.END for tail in mine):
         return _gave_up(_GAVE_UP[job.exit_code], job.exit_code)
     for tail in mine:
@@ -215,20 +205,6 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
             "NeverStarted", "the attempt ended before it could start", counter=never_started_counter(job, runs)
         )
     return Continue()
-
-
-def _begun_twice(job: Job, mine: Sequence[RunTail]) -> RunTail | None:
-    """The run that this launch found held by an earlier one of the same restart count; None if that is not what it ended for.
-
-    A slurmctld that was killed recalls a job as waiting that it had started since it last saved, and starts it again with the restart
-    count that it had (seen on 22.05.8). The wrapper must refuse that: nothing tells it which of the two is the newer. A requeue raises
-    the count. A second program of one launch, without a --name of its own, is refused too, but by an entry that is younger than its start.
-    """
-    if job.exit_code != ExitCode.RUN_HELD or not (job.batch and job.requeue):
-        return None
-    kinds = (Kind.CLAIM, Kind.COMMIT, Kind.RESTORE_FAILED, Kind.INTERRUPTED)
-    older = (tail for tail in mine if 0 < tail.since < job.start_time - RECALLED)
-    return next((tail for tail in older if tail.kind in kinds and not tail.fails), None)
 
 
 def refused(job: Job) -> bool:
@@ -270,11 +246,11 @@ def _short(job: Job) -> bool:
     return job.end_time - job.start_time <= NEVER_STARTED
 
 
-def _bounded(job: Job, tail: RunTail, limits: Limits, text: str, reason: str = "WrapperLost") -> Decision:
+def _bounded(job: Job, tail: RunTail, limits: Limits, text: str) -> Decision:
     bound = limits.max_attempts_multi_node if job.node_count > 1 else limits.max_attempts
     barren = 0 if tail.committed else tail.barren + 1
     if barren >= limits.barren_attempts:
         return Fail("NoProgress", f"{text}; {barren} attempts in a row made no checkpoint, so it is not brought back")
     if tail.recoveries + 1 > bound:
         return Fail("MaxAttempts", f"{text}; it was brought back {tail.recoveries} times, which is the bound")
-    return Requeue(reason, text)
+    return Requeue("WrapperLost", text)

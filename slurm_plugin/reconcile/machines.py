@@ -289,7 +289,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     if current is not None and current.created < index.cut.get(name, 0.0):
         current = None  # Slurm has powered it down since
     if current is not None and current.registered and _stranded(view, name):
-        # A new launch that began where this one was would meet its claim of the run: the job must be requeued.
+        # Not only given another machine: a job that it recalls here may have run, and is another attempt from now on.
         yield SetDown(
             name, f"{OURS}slurmctld takes it for booting, and it has registered", f"slurmctld lost sight of {name}"
         )

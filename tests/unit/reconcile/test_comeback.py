@@ -13,6 +13,7 @@ from slurm_plugin.actions import (
     Drain,
     EndNotice,
     EndReplacement,
+    KeepIdle,
     PowerDown,
     PowerUp,
     RecordNotice,
@@ -320,6 +321,29 @@ def test_a_replacement_is_kept_for_a_started_job_until_it_runs() -> None:
     started = waiting(reason="None", eligible_time=int(NOW) - 1)
     v = view([node("n2", "IDLE")], [started], replacements=(Replacement(1, "n2", NOW - 5, "x"),), seen=SEEN, **READY)
     assert decide(v) == ()
+
+
+@pytest.mark.parametrize(
+    ("coming", "idle", "flags", "told"),
+    [
+        (job(nodes=("n1",)), 11, "IDLE", True),
+        (job(nodes=("n1",)), 9, "IDLE", False),
+        (job(nodes=("n1",)), 11, "IDLE POWER_DOWN", False),
+        (job(nodes=("n1",)), 11, "IDLE DRAIN", False),
+        (job(nodes=("n1",)), 11, "IDLE POWERING_UP", False),
+        (waiting(1, priority=9), 11, "IDLE", True),
+        (job(1, "COMPLETING", ("n1",), restart_count=1), 11, "IDLE", True),
+        (waiting(1, reason="Dependency", eligible_time=0), 11, "IDLE", False),
+    ],
+)
+def test_a_prepared_node_is_told_that_it_is_idle_before_its_suspend_time_is_over(
+    coming: Any, idle: int, flags: str, told: bool
+) -> None:
+    n2 = replace(node("n2", flags), last_busy=int(NOW) - idle)
+    prepared = (Replacement(1, "n2", NOW - 60, "reclaimed"),)
+    v = view([DRAINED, n2], [coming], [I1, intent("n2")], [machine(I1), machine(intent("n2"))], replacements=prepared)
+    assert bool(of(decide(v), KeepIdle)) is told
+    assert not of(decide(replace(v, replacements=(), jobs=())), KeepIdle), "for nobody"
 
 
 def test_two_waiting_jobs_never_get_the_same_node() -> None:

@@ -87,18 +87,6 @@ def tail(kind: Kind = Kind.COMMIT, **changes: Any) -> RunTail:
         ({}, [tail(restart_count=2)], Continue),
         ({}, [tail(job_id="13")], Continue),
         ({"name_id": "7_3"}, [tail(job_id="7_3")], Requeue),
-        # refused, because an earlier launch of the same attempt, which slurmctld has forgotten, holds the run
-        ({"exit_code": 82}, [tail(since=990.0)], Requeue),
-        ({"exit_code": 82}, [tail(Kind.INTERRUPTED, since=990.0)], Requeue),
-        ({"exit_code": 82}, [tail(since=1001.0)], Fail),
-        ({"exit_code": 82}, [tail(since=999.0)], Fail),
-        ({"exit_code": 82}, [tail()], Fail),
-        ({"exit_code": 82}, [tail(since=990.0, restart_count=0)], Fail),
-        ({"exit_code": 82}, [tail(since=990.0, job_id="13")], Fail),
-        ({"exit_code": 82}, [tail(since=990.0, recoveries=8)], Fail),
-        ({"exit_code": 82}, [tail(since=990.0, fails=True)], Fail),
-        ({"exit_code": 82, "requeue": False}, [tail(since=990.0)], Fail),
-        ({"exit_code": 82}, [tail(Kind.END, since=990.0)], Continue),
         # R1: refused at its start, its credential revoked
         ({"exit_code": 1, "end_time": 1001}, [tail(restart_count=0)], Requeue),
         ({"exit_code": 1, "end_time": 1001}, [tail(Kind.INTERRUPTED, restart_count=0)], Requeue),
