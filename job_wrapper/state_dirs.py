@@ -7,6 +7,7 @@ a state directory are ours and are never part of a checkpoint.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import stat
 import time
@@ -19,6 +20,7 @@ from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
 from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
 from job_wrapper.store.write import BaseGoneError, PartWriter, find_holes
 from job_wrapper.transfer import Progress, silent
+from job_wrapper.within import Within
 
 PART = "state-dir"
 """Name of the part."""
@@ -69,6 +71,8 @@ class Found:
     path: str
     kind: ItemKind
     info: os.stat_result
+    within: Within
+    """The state directory."""
 
     def attributes(self, now_ns: int) -> dict[str, Any]:
         """What the item keeps of it."""
@@ -89,7 +93,8 @@ def scan(index: int, root: Path) -> Iterator[Found]:
     What vanishes meanwhile is passed over. Raises ``CheckpointFailed`` naming what can't be read.
     """
     try:
-        yield Found(str(index), str(root), ItemKind.DIRECTORY, root.stat())
+        within = Within(str(root))
+        yield Found(str(index), str(root), ItemKind.DIRECTORY, root.stat(), within)
     except FileNotFoundError:
         return
     except OSError as error:
@@ -98,26 +103,36 @@ def scan(index: int, root: Path) -> Iterator[Found]:
     while folders:
         folder, name = folders.pop()
         try:
-            with os.scandir(folder) as listing:
-                entries = sorted(listing, key=lambda e: e.name)
+            entries = _listed(within, folder)
         except FileNotFoundError:
             continue
         except OSError as error:
             raise CheckpointFailed(f"{folder}: can't be read: {error.strerror}") from error
-        for entry in entries:
-            if name == str(index) and entry.name.startswith(OWN_PREFIX):
-                continue
-            try:
-                info = entry.stat(follow_symlinks=False)
-            except FileNotFoundError:
+        for entry, info in entries:
+            if name == str(index) and entry.startswith(OWN_PREFIX):
                 continue
             kind = _KINDS.get(stat.S_IFMT(info.st_mode))
             if kind is None:
                 continue
-            found = Found(f"{name}/{entry.name}", entry.path, kind, info)
+            found = Found(f"{name}/{entry}", f"{folder}/{entry}", kind, info, within)
             if kind is ItemKind.DIRECTORY:
-                folders.append((entry.path, found.name))
+                folders.append((found.path, found.name))
             yield found
+
+
+def _listed(within: Within, folder: str) -> list[tuple[str, os.stat_result]]:
+    """What is in a folder, by name. Raises ``OSError``, also where a link took its place."""
+    found = []
+    fd = within.folder(folder)
+    try:
+        with os.scandir(fd) as listing:
+            for entry in listing:
+                with contextlib.suppress(FileNotFoundError):
+                    found.append((entry.name, entry.stat(follow_symlinks=False)))
+    finally:
+        os.close(fd)
+    found.sort(key=lambda one: one[0])
+    return found
 
 
 _KINDS = {stat.S_IFREG: ItemKind.FILE, stat.S_IFDIR: ItemKind.DIRECTORY, stat.S_IFLNK: ItemKind.SYMLINK}
@@ -196,10 +211,12 @@ def _add(writer: PartWriter, found: Found, old: Item | None, now_ns: int) -> boo
                 return True
         path = Path(found.path)
         if found.info.st_blocks * 512 < found.info.st_size:
-            attributes["holes"] = find_holes(path)
-        writer.add_file(found.name, path, attributes=attributes)
+            attributes["holes"] = find_holes(path, found.within.file)
+        writer.add_file(found.name, path, attributes=attributes, opener=found.within.file)
     except FileNotFoundError:
         return False  # gone since the scan
+    except OSError as error:
+        raise CheckpointFailed(f"{found.path}: can't be read: {error.strerror}") from error
     except CheckpointFailed:
         if os.path.lexists(found.path):
             raise

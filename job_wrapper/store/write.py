@@ -110,15 +110,17 @@ class PartWriter:
         """Add something without bytes: a directory or a symlink."""
         self._row(name, kind, dict(attributes), 0)
 
-    def add_file(self, name: str, path: Path, *, attributes: Mapping[str, Any]) -> None:
-        """Add a file's content, streamed through at most ``MAX_FILES`` bytes of memory.
+    def add_file(
+        self, name: str, path: Path, *, attributes: Mapping[str, Any], opener: Callable[[str, int], int] | None = None
+    ) -> None:
+        """Add a file's content, streamed through at most ``MAX_FILES`` bytes of memory. ``opener`` as ``open`` takes it.
 
         ``attributes["holes"]``, if there, lists [offset, length] of the parts of a sparse file that are not read (``find_holes`` finds
         them). A file that grows meanwhile is stored as long as it was when it was opened; one that shrinks, as long as it is, but
         with holes that is an error. Raises ``CheckpointFailed`` naming the path if it can't be read.
         """
         try:
-            with path.open("rb", buffering=0) as file:
+            with open(path, "rb", buffering=0, opener=opener) as file:
                 size = os.fstat(file.fileno()).st_size
                 ranges = _pieces(size, attributes.get("holes") or ())
                 places = self._row(name, ItemKind.FILE, dict(attributes), len(ranges))
@@ -276,10 +278,10 @@ class PartWriter:
         self.abort()
 
 
-def find_holes(path: Path) -> list[list[int]]:
+def find_holes(path: Path, opener: Callable[[str, int], int] | None = None) -> list[list[int]]:
     """[offset, length] of the holes of a sparse file, in order; empty where there are none or the file system can't tell."""
     holes: list[list[int]] = []
-    with path.open("rb", buffering=0) as file:
+    with open(path, "rb", buffering=0, opener=opener) as file:
         fd, size, end = file.fileno(), os.fstat(file.fileno()).st_size, 0
         while end < size:
             try:
