@@ -173,10 +173,16 @@ def holder(lock: Path) -> str | None:
         os.close(descriptor)
 
 
+def store_folder(uri: str) -> Path | None:
+    """The folder of checkpoints; None where they are in a bucket."""
+    return Path(unquote(urlsplit(uri).path)) if scheme_of(uri) == "file" else None
+
+
 def store_clock(uri: str, endpoint_url: str) -> Reading | None:
     """The store's clock: of a folder by the time of a new file, of a bucket by its server's HTTP date. None where it does not tell."""
-    if scheme_of(uri) == "file":
-        folder = Path(unquote(urlsplit(uri).path)) / ".spotburst"
+    root = store_folder(uri)
+    if root is not None:
+        folder = root / ".spotburst"
         before = time.time()
         try:
             with tempfile.NamedTemporaryFile(prefix="clock-", dir=folder) as file:

@@ -183,3 +183,25 @@ def saves_state(facts: Facts, user: User) -> Iterator[Finding]:
             f"{facts.path}: {user.name} (SlurmUser) can't write there: slurmctld forgets all jobs when it ends, and ids begin again",
             f"chown {user.name} {facts.path}",
         )
+
+
+def shared_store(root: Facts, common: Sequence[Facts], user: User) -> Iterator[Finding]:
+    """A folder of checkpoints that everybody may write to. ``common``: the folders in it that runs of all users have in common.
+
+    Whose such a folder is may rename what others have in it (unlink(2), "sticky"): the first user's, where nobody made it before.
+    """
+    if root.fault or root.absent or not root.mode & stat.S_IWOTH:
+        return
+    if not root.mode & stat.S_ISVTX:
+        yield fault(
+            "checkpoint store",
+            f"{root.path}: every user may remove others' runs (mode {root.permissions})",
+            f"chmod 1777 {root.path}",
+        )
+    for one in common:
+        if not (one.absent or one.fault or one.uid in (0, user.uid, root.uid)):
+            yield fault(
+                "checkpoint store",
+                f"{one.path} belongs to user {one.uid}, who could move others' runs away",
+                f"chown {user.name} {one.path}",
+            )

@@ -147,6 +147,9 @@ def _rights(config: Config, conf: SlurmConf, burst_yaml: Path) -> Iterator[Findi
     save = Path(conf.text("StateSaveLocation"))
     found += rights.saves_state(reading.facts(save), user)
     found += storage(conf, reading.file_system(save), reading.file_system(config.state_dir))
+    if (store := reading.store_folder(config.checkpoints.uri)) is not None:
+        common = (store / ".spotburst", store / config.cluster, store / config.cluster / "jobs")
+        found += rights.shared_store(reading.facts(store), [reading.facts(folder) for folder in common], user)
     yield from or_well(found, "rights", f"{user.name} (SlurmUser) can do its work in {config.state_dir}")
 
 

@@ -75,3 +75,26 @@ def test_a_ledger_of_another_user(tmp_path: Path) -> None:
     of_root = rights.Facts(tmp_path, stat.S_IFDIR | 0o700, 0, 0)
     (found,) = rights.state_folder(of_root, {}, user)
     assert "as whom Slurm runs the power programs, can't write there" in found.detail
+
+
+def test_what_all_runs_have_in_common_must_not_be_a_users(open_folder: Path) -> None:
+    need_root("to give files to others")
+    slurm = User("slurm", 54321, frozenset({54321}))
+    common = [open_folder / "c", open_folder / "c" / "jobs", open_folder / "not-made-yet"]
+    common[1].mkdir(parents=True)
+
+    def found() -> list[str]:
+        return [
+            one.detail + " | " + one.fix
+            for one in rights.shared_store(reading.facts(open_folder), [reading.facts(path) for path in common], slurm)
+        ]
+
+    os.chown(common[0], 1003, 1003)
+    assert found() == [], "one user's store is that user's business"
+    open_folder.chmod(0o1777)
+    (only,) = found()
+    assert only == f"{common[0]} belongs to user 1003, who could move others' runs away | chown slurm {common[0]}"
+    os.chown(common[0], 54321, 0)
+    assert found() == []
+    open_folder.chmod(0o777)
+    assert "every user may remove others' runs" in found()[0]
