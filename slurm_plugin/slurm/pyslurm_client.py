@@ -66,6 +66,9 @@ class PyslurmClient:
         address: str | None = None,
     ) -> None:
         """As ``CliClient.update_nodes``."""
+        if state == "idle":  # pyslurm knows it only as a state that Slurm shows
+            self._commands.update_nodes(names, state=state, reason=reason, address=address)
+            return
         reason = None if reason is None else orders.one_line(reason)
 
         def tell(hostlist: str) -> None:

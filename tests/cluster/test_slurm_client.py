@@ -274,6 +274,16 @@ def test_resume_of_an_idle_node_is_refused_in_slurms_words(client: SlurmClient) 
         client.update_nodes(["real-1"], state="resume")
 
 
+def test_an_idle_node_that_is_told_that_it_is_idle_begins_its_idle_time_anew(client: SlurmClient) -> None:
+    until(lambda: node(client, "real-1").has("IDLE"), "an idle node")
+    before = node(client, "real-1").last_busy
+    assert before > 0
+    until(lambda: time.time() > before + 1, "its clock to go on")
+    client.update_nodes(["real-1"], state="idle")
+    assert node(client, "real-1").last_busy > before
+    assert node(client, "real-1").has("IDLE")
+
+
 def test_one_refused_node_does_not_stop_the_others(client: SlurmClient) -> None:
     client.update_nodes(["spot-1"], state="down", reason="r")
     with pytest.raises(SlurmRefused, match="Invalid node state"):
