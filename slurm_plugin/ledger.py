@@ -314,10 +314,14 @@ class Ledger(ChargesLedger):
 
     def seen_jobs(self) -> dict[int, SeenJob]:
         """All remembered jobs, by id."""
-        return {
-            row[0]: SeenJob(row[0], row[1], row[2], tuple(json.loads(row[3])))
-            for row in self._rows("SELECT job_id, restart_count, nodeset, nodes FROM seen_jobs")
-        }
+        found = {}
+        for row in self._rows("SELECT job_id, restart_count, nodeset, nodes FROM seen_jobs"):
+            try:
+                nodes = tuple(map(str, json.loads(row[3])))
+            except (ValueError, TypeError, RecursionError):
+                continue  # damaged: it is seen again where it runs
+            found[row[0]] = SeenJob(row[0], row[1], row[2], nodes)
+        return found
 
     def count(self, name: str, kind: str) -> int:
         """One more; returns the new count."""

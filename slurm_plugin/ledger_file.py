@@ -28,6 +28,7 @@ class LedgerFile:
 
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
         self._db = connection
+        connection.text_factory = _text
         self._clock = clock
         self._lock = threading.RLock()
         self._depth = 0
@@ -41,7 +42,7 @@ class LedgerFile:
         try:
             try:
                 return cls(_connect(path), clock)
-            except sqlite3.DatabaseError as error:
+            except (sqlite3.DatabaseError, UnicodeDecodeError) as error:  # SQLite's message may quote what is no text
                 if isinstance(error, sqlite3.OperationalError):
                     raise
                 aside = path.with_name(f"{path.name}.damaged-{time.strftime('%Y%m%dT%H%M%S')}")
@@ -123,7 +124,7 @@ class LedgerFile:
             *values,
             limit,
         )
-        return [Event(r[0], r[1], r[2], r[3], r[4], json.loads(r[5])) for r in reversed(rows)]
+        return [Event(r[0], r[1], r[2], r[3], r[4], _detail(r[5])) for r in reversed(rows)]
 
     def newest_event(self) -> int:
         """Number of the newest event; 0 before the first."""
@@ -134,7 +135,20 @@ class LedgerFile:
         rows = self._rows(
             "SELECT id, time, kind, job, node, text, detail FROM events WHERE id>? ORDER BY id LIMIT ?", number, limit
         )
-        return [(r[0], Event(r[1], r[2], r[3], r[4], r[5], json.loads(r[6]))) for r in rows]
+        return [(r[0], Event(r[1], r[2], r[3], r[4], r[5], _detail(r[6]))) for r in rows]
+
+
+def _text(stored: bytes) -> str:
+    """SQLite checks its pages, not what stands in them: one flipped bit in a text must not keep all else from being read."""
+    return stored.decode(errors="replace")
+
+
+def _detail(text: str) -> dict[str, Any]:
+    try:
+        found = json.loads(text)
+    except (ValueError, RecursionError):
+        return {}
+    return found if isinstance(found, dict) else {}
 
 
 def _connect(path: Path) -> sqlite3.Connection:

@@ -14,7 +14,7 @@ _no_groups = {"resolver": None}
 _ONE_NAME = re.compile(r"[A-Za-z0-9._-]+")
 _NUMBER = re.compile(r"[0-9]{19}")
 _TERM = re.compile(r"(?:\[[^]]*\]|[^,\[])+")
-_RANGE = re.compile(r"\s*([0-9]+)\s*-\s*([0-9]+)\s*(?:/\s*([0-9]+)\s*)?")
+_RANGE = re.compile(r"\s*([0-9]+)\s*(?:-\s*([0-9]+)\s*(?:/\s*([0-9]+)\s*)?)?")
 MOST = 1 << 17
 """Names of one hostlist: twice what Slurm's own take in a range (src/common/hostlist.c: 64 Ki)."""
 
@@ -35,7 +35,7 @@ def expand(hostlist: str) -> tuple[str, ...]:
 
 
 def refuse_oversize(hostlist: str) -> None:
-    """Raises ``ConfigError`` for a hostlist of more than ``MOST`` names, or with a number that no node has: to expand it would take all memory."""
+    """Raises ``ConfigError`` for more than ``MOST`` names, numbers that no node has and ranges that are none: to expand them could take all memory."""
     if _NUMBER.search(hostlist):
         raise ConfigError(f"{hostlist[:40]!r}… is not a Slurm hostlist: it has a number of more than 18 digits")
     count = sum(
@@ -50,7 +50,10 @@ def _count(ranges: str) -> int:
     count = 0
     for part in ranges.split(","):
         found = _RANGE.fullmatch(part)
-        count += 1 if found is None else 1 + max(0, int(found[2]) - int(found[1])) // max(1, int(found[3] or 1))
+        if found is None:  # ClusterShell takes 1-99999991-39999 for a range of a hundred million
+            raise ConfigError(f"{part[:40]!r} is not a Slurm hostlist's range")
+        first, last, step = (int(each or 0) for each in found.groups())
+        count += 1 + max(0, last - first) // max(1, step)
     return count
 
 

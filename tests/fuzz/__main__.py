@@ -22,7 +22,7 @@ from typing import NoReturn
 import structlog
 
 from tests.fuzz.campaign import Round, fuzz, name_of
-from tests.fuzz.target import SECONDS, Fault, Target, alarms
+from tests.fuzz.target import WAIT, Fault, Target, alarms
 from tests.fuzz.targets import all_targets
 
 TURN = 10.0
@@ -71,7 +71,7 @@ def _turn(target: Target, sum_: Round, seconds: float, seed: int, keep: Path | N
             before = [*folder.iterdir(), *(keep / "faults").glob(f"{target.name}-*-*")]
             known += [path.read_bytes() for path in sorted(before)]
         current = keep / "current"
-    faulthandler.dump_traceback_later(60 + seconds + SECONDS, exit=True)
+    faulthandler.dump_traceback_later(seconds + 5 * WAIT, exit=True)
     done = fuzz(target, seed=seed, seconds=seconds, known=known, current=current)
     faulthandler.cancel_dump_traceback_later()
     sum_.inputs += done.inputs
@@ -82,6 +82,8 @@ def _turn(target: Target, sum_: Round, seconds: float, seed: int, keep: Path | N
         if sum_.faults.setdefault(key, fault) is fault:
             _tell(target.name, fault, keep)
     if keep is not None:
+        with (keep / "turns").open("a") as file:
+            file.write(f"{target.name} {done.inputs} {done.seconds:.1f}\n")
         for data in done.kept:
             (folder / name_of(data)).write_bytes(data)
 

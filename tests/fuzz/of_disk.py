@@ -189,17 +189,18 @@ def _filled(path: Path) -> None:
 
 
 def _ledger(room: Room) -> Feed:
-    """Input: changes, each three bytes of where (in 16ths of a page), one of how many, and what. ``\\xff`` first: cut off there."""
+    """Input: changes, each three bytes of where (of the bytes that are not 0), one of how many, and what. ``\\xff`` first: cut off there."""
     whole = room.file("whole.db")
     _filled(whole)
     content = whole.read_bytes()
     assert not whole.with_name("whole.db-wal").exists() or not whole.with_name("whole.db-wal").stat().st_size
+    used = [at for at, byte in enumerate(content) if byte]
     path = room.file("work/ledger.db")
 
     def feed(data: bytes) -> None:
         changed, at = bytearray(content), 0
         while at + 4 <= len(data) and at < 400:
-            where, count = int.from_bytes(data[at : at + 3], "big") % len(changed or b"x"), data[at + 3] % 16
+            where, count = used[int.from_bytes(data[at : at + 3], "big") % len(used)], data[at + 3] % 16
             if data[at] == 0xFF:
                 del changed[where:]
                 at += 4

@@ -15,7 +15,9 @@ from pathlib import Path
 from unittest.mock import patch
 
 SECONDS = 5.0
-"""For one input, within ``alarms``."""
+"""Of the processor for one input, within ``alarms``."""
+WAIT = 60.0
+"""Seconds for one input by the clock: others may work on this machine, too."""
 MEMORY = 256 << 20
 """Bytes that one input may add to the most that the process has ever had."""
 
@@ -96,11 +98,17 @@ def _too_long(*_: object) -> None:
 @contextlib.contextmanager
 def alarms() -> Iterator[None]:
     """Within this an input that takes too long is broken off. In the main thread, where nobody else wants SIGALRM (pytest-timeout does)."""
-    before = signal.signal(signal.SIGALRM, _too_long)
+    before = [signal.signal(number, _too_long) for number in (signal.SIGALRM, signal.SIGPROF)]
     try:
         yield
     finally:
-        signal.signal(signal.SIGALRM, before)
+        for number, handler in zip((signal.SIGALRM, signal.SIGPROF), before, strict=True):
+            signal.signal(number, handler)
+
+
+def _bound(seconds: float, wait: float) -> None:
+    signal.setitimer(signal.ITIMER_PROF, seconds)
+    signal.setitimer(signal.ITIMER_REAL, wait)
 
 
 def attempt(target: Target, feed: Feed, data: bytes) -> Fault | None:
@@ -109,7 +117,7 @@ def attempt(target: Target, feed: Feed, data: bytes) -> Fault | None:
     bounded = signal.getsignal(signal.SIGALRM) is _too_long
     try:
         if bounded:
-            signal.setitimer(signal.ITIMER_REAL, SECONDS)
+            _bound(SECONDS, WAIT)
         feed(data)
     except _Hang as error:
         return _fault("hang", error, data)
@@ -124,7 +132,7 @@ def attempt(target: Target, feed: Feed, data: bytes) -> Fault | None:
         return _fault("traceback", error, data)
     finally:
         if bounded:
-            signal.setitimer(signal.ITIMER_REAL, 0.0)
+            _bound(0.0, 0.0)
     grown = (resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - most) << 10
     if grown > MEMORY:
         return Fault("memory", "growth", data, f"{grown >> 20} MiB more than ever before")

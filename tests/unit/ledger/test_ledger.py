@@ -191,6 +191,34 @@ def test_a_damaged_file_is_moved_aside(tmp_path: Path, damage: str) -> None:
     second.open_intent("n1", "spot", "p", "o")
 
 
+@pytest.mark.parametrize("byte", [b"\xff", b"}", b"\x00", b"7"])
+def test_a_flipped_byte_in_a_text_keeps_nothing_else_from_being_read(tmp_path: Path, byte: bytes) -> None:
+    path = tmp_path / "ledger.db"
+    first = Ledger.open(path)
+    first.event("x", "an event", about="a detail")
+    first.event("x", "another", about="another")
+    first.remember_job(7, 1, "spot", ("spot-1", "spot-2"))
+    first.remember_job(8, 1, "spot", ("spot-3",))
+    first.close()
+    data = path.read_bytes()
+    for text in (b'"a detail"', b'"spot-1"'):
+        data = data.replace(text, byte + text[1:])
+    path.write_bytes(data)
+    second = Ledger.open(path)
+    assert [event.text for event in second.events()] == ["an event", "another"]
+    assert second.events()[1].detail == {"about": "another"}
+    assert [event.text for _, event in second.events_after(0)] == ["an event", "another"]
+    assert second.seen_jobs()[8] == SeenJob(8, 1, "spot", ("spot-3",))
+
+
+def test_a_file_whose_own_words_are_damaged_is_moved_aside(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    Ledger.open(path).close()
+    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE intents", b"CREATE TABLE \xff\xfftents"))
+    assert "begun anew" in Ledger.open(path).events()[0].text
+    assert list(tmp_path.glob("ledger.db.damaged-*"))
+
+
 def test_a_file_of_a_newer_version_is_refused_not_moved(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     Ledger.open(path).close()
