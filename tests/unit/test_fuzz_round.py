@@ -11,23 +11,23 @@ from tests.fuzz.mutate import Mutator
 from tests.fuzz.target import Target
 from tests.fuzz.targets import all_targets
 
-TARGETS = all_targets()
+TARGETS = [target for target in all_targets() if target.name != "aws-api"]
+"""To load EC2's model alone takes longer than all of the others."""
 INPUTS = {
     "settings": 6,
     "hostlist": 10,
     "prices": 6,
     "run-folder": 6,
     "ledger": 10,
-    "aws-api": 2,
     "azure-api": 4,
     "gcp-api": 6,
 }
-"""Where they are slow; else 25."""
+"""Where they are slow; else 15."""
 
 
 @pytest.mark.parametrize("target", TARGETS, ids=[target.name for target in TARGETS])
 def test_nothing_is_raised_and_nothing_is_lost(target: Target) -> None:
-    done = fuzz(target, seed=1, inputs=INPUTS.get(target.name, 25))
+    done = fuzz(target, seed=1, inputs=INPUTS.get(target.name, 15))
     assert not done.faults, "\n".join(f"{f.kind}: {f.place}: {f.data!r}\n{f.told}" for f in done.faults.values())
 
 
