@@ -310,7 +310,7 @@ class Connection:
                     self.stop = True
                 elif kind == "stop":
                     self.stop = True
-            except (KeyError, TypeError, ValueError):
+            except (KeyError, TypeError, ValueError, AttributeError, OverflowError):
                 return  # a message of a version that we don't know: passed over (protocol.py)
             self._changed.notify_all()
         if self.listener is not None:

@@ -72,7 +72,7 @@ def _wrapper(room: Room) -> Feed:
         with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as program:
             program.connect(server.path)
             program.setblocking(False)
-            left = memoryview(data)
+            left = memoryview(data + b"\n")  # the last line is one, too
             while left:
                 with contextlib.suppress(BlockingIOError):
                     left = left[program.send(left) :]
@@ -109,7 +109,7 @@ def _client(room: Room) -> Feed:
     def feed(data: bytes) -> None:
         ours, theirs = socket.socketpair()
         connection = Connection(ours)
-        threading.Thread(target=lambda: _sent(theirs, json.dumps(_WELCOME).encode() + b"\n" + data), daemon=True).start()  # fmt: skip
+        threading.Thread(target=lambda: _sent(theirs, json.dumps(_WELCOME).encode() + b"\n" + data + b"\n"), daemon=True).start()  # fmt: skip
         connection._read()
         assert connection.closed
         assert connection.welcome.run, "the welcome is lost"

@@ -3,11 +3,14 @@
 from __future__ import annotations
 
 import signal
+import socket
 import subprocess
 import sys
 from typing import TYPE_CHECKING
 
+from job_wrapper.client import Connection
 from job_wrapper.errors import ExitCode
+from job_wrapper.protocol import encode
 from job_wrapper.store import ObjectRef, open_store, read_manifest
 
 if TYPE_CHECKING:
@@ -198,6 +201,23 @@ def test_words_that_are_not_understood_are_passed_over(room: Room) -> None:
     code, out, err = room.run(program)
     assert (code, out) == (0, "welcome\nb''\n"), err
     assert "Traceback" not in err
+
+
+def test_words_of_a_wrapper_that_are_not_understood_are_passed_over() -> None:
+    welcome = {"type": "welcome", "run": "r", "uri": "u", "epoch": 3, "data": "d"}
+    ours, theirs = socket.socketpair()
+    connection = Connection(ours)
+    with theirs:
+        for message in (
+            welcome, {**welcome, "progress": "x"}, {**welcome, "progress": [1]}, {**welcome, "restore": 5}, {**welcome, "interval": 10**400},
+            {"type": "checkpoint.request", "seq": 4, "deadline": 10**400}, {"type": "fenced", "epoch": float("inf")}, {"type": "checkpoint.request", "seq": 5, "deadline": 9.5},
+        ):  # fmt: skip
+            theirs.sendall(encode(message))
+    connection._read()
+    assert connection.welcome.epoch == 3 and len(connection._welcomes) == 1
+    assert connection.request is not None and (connection.request.seq, connection.request.deadline) == (5, 9.5)
+    assert connection.fenced is None
+    connection.close()
 
 
 def test_socket_is_private(room: Room) -> None:
