@@ -93,12 +93,12 @@ def test_a_notice_on_the_other_node_makes_rank_0_commit_and_requeue(two: Two) ->
 
 def test_a_notice_that_is_withdrawn_on_the_other_node_lets_both_go_on(two: Two) -> None:
     first, second = two.rooms
-    slow = (
-        "import time, job_wrapper; job_wrapper.on_request(lambda: None); time.sleep(100)"  # never comes to a step's end
-    )
+    # It never comes to a step's end; before it has asked to be told, its state is saved without it.
+    slow = "import time, job_wrapper; job_wrapper.on_request(lambda: None); open('asked', 'x').close(); time.sleep(100)"
     head = two.start(0, slow, "--state-dir", str(first.path / "state"))
     other = two.start(1, ["sleep", "100"])
-    first.wait_for(two.spoken)
+    first.wait_for(lambda: two.spoken() and (first.path / "asked").exists())
+    time.sleep(0.5)
     second.notice()
     store = Path(first.store)
     first.wait_for(lambda: len(list(store.rglob("gang/000001-*.json"))) == 2)
