@@ -15,7 +15,7 @@ import pytest
 from slurm_plugin.cloud.provider import RefusalKind
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import KEEP_EVENTS, Ledger
-from slurm_plugin.ledger_records import Counter, IntentState, OpenNotice, SeenJob
+from slurm_plugin.ledger_records import RELEASED, TRIED_AGAIN, Counter, IntentState, OpenNotice, SeenJob
 from slurm_plugin.placement import FIRST_COOLING
 
 
@@ -130,6 +130,12 @@ def test_notices_replacements_jobs_and_counters(ledger: Ledger) -> None:
     assert not ledger.end_replacement(1, "n2", "used")
     assert ledger.open_replacement(1, "n2", "y")
     assert [(r.job_id, r.node, r.because) for r in ledger.replacements()] == [(1, "n2", "y")]
+    for job, kind in ((1, RELEASED), (1, TRIED_AGAIN), (1, "other"), (2, RELEASED)):
+        ledger.count(f"job:{job}", kind)
+    ledger.forget_releases(1)
+    assert set(ledger.counters()) == {("job:1", "other"), ("job:2", RELEASED)}
+    ledger.forget_job(1)
+    ledger.forget_job(2)
     ledger.remember_job(1, 2, "spot", ("n1", "n2"))
     assert ledger.seen_jobs() == {1: SeenJob(1, 2, "spot", ("n1", "n2"))}
     assert [ledger.count("job:1", "released") for _ in range(3)] == [1, 2, 3]
