@@ -30,7 +30,7 @@ from tests.bench.chaos_faults import FAULTS, SILENT_DOWN, Planned, Stage, Struck
 from tests.cluster.test_main_job import live_machines
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
 
-STEPS = 40
+STEPS = 20
 """Steps a fault; what is left of them after the last one is done at full speed."""
 STEP_TIME = 0.5
 PATIENCE = 240.0
@@ -75,7 +75,7 @@ def chaos(folder: Path, seed: int, faults: int, say: Say = print) -> None:
             recovered(stage, Struck("start"), 0.0, 0)
             for number, planned in enumerate(plan(seed, faults), 1):
                 say(f"{number:3} {strike(stage, planned)}")
-            finish(stage, pace)
+            finish(stage, pace, steps)
             check(stage, reference.result())
     made = attempts(stage.entries())
     commits = sum(a.commits for a in made)
@@ -130,7 +130,7 @@ def recovered(stage: Stage, struck: Struck, at: float, epoch: int) -> str:
     )
 
 
-def finish(stage: Stage, pace: Pace) -> None:
+def finish(stage: Stage, pace: Pace, steps: int) -> None:
     """Undo what still lasts, let the run recover, and have the rest done at full speed."""
     for _ in stage.watch(PATIENCE):
         if not stage.due:
@@ -138,7 +138,9 @@ def finish(stage: Stage, pace: Pace) -> None:
     recovered(stage, Struck("the last fault"), time.time(), stage.newest().epoch)
     pace.full_speed()
     stage.cluster.run("scontrol", "requeue", stage.job.job)
-    stage.job.until_finished(600)
+    stage.job.until_finished(
+        300.0 + steps
+    )  # a step takes a fifth of a second on two processors that are not busy otherwise
     stage.look()
 
 
