@@ -8,6 +8,7 @@ import sqlite3
 import threading
 import time
 from collections.abc import Callable, Iterator
+from functools import cache
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -160,13 +161,28 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=FULL")
         _check_version(db, path)
         db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        if db.execute("PRAGMA quick_check").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("quick_check found damage")
-        db.execute("SELECT * FROM intents LIMIT 1")
+        if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+            raise sqlite3.DatabaseError("integrity_check found damage")
+        if not _expected() <= _columns(db):
+            raise sqlite3.DatabaseError("its tables lack columns that were made")
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:
+    """Tables and their columns: a flipped bit may give one another name."""
+    return set(
+        db.execute("SELECT m.name, c.name FROM sqlite_master m, pragma_table_info(m.name) c WHERE m.type='table'")
+    )
+
+
+@cache
+def _expected() -> set[tuple[str, str]]:
+    with contextlib.closing(sqlite3.connect(":memory:")) as db:
+        db.executescript(SCHEMA)
+        return _columns(db)
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

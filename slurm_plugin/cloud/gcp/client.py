@@ -175,7 +175,8 @@ def _sorted(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except google.api_core.exceptions.GoogleAPICallError as error:
-        reasons = [e.get("reason") for e in error.errors or () if isinstance(e, dict)]
+        told = error.errors if isinstance(error.errors, list) else []
+        reasons = [e.get("reason") for e in told if isinstance(e, dict)]
         code = next((str(r) for r in reasons if r), str(error.code))
         raise ApiError(code, str(error.message), int(error.code) if error.code is not None else None) from error
     except (google.auth.exceptions.DefaultCredentialsError, google.auth.exceptions.RefreshError) as error:

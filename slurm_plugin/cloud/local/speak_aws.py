@@ -55,6 +55,8 @@ def _make_token(machine: Mapping[str, Any], control: Mapping[str, Any], ends: in
 
 
 def _valid(token: str, machine: Mapping[str, Any], control: Mapping[str, Any], now: float) -> bool:
+    if len(token) > 100:
+        return False
     try:
         ends = int(token.split("-", 1)[0], 16)
     except ValueError:

@@ -220,7 +220,10 @@ def test_a_flipped_byte_in_a_text_keeps_nothing_else_from_being_read(tmp_path: P
 def test_a_file_whose_own_words_are_damaged_is_moved_aside(tmp_path: Path) -> None:
     path = tmp_path / "ledger.db"
     Ledger.open(path).close()
-    path.write_bytes(path.read_bytes().replace(b"CREATE TABLE intents", b"CREATE TABLE \xff\xfftents"))
+    whole = path.read_bytes()
+    path.write_bytes(whole.replace(b"nodeset TEXT NOT NULL, provider", b"nodeset TEXT NOT NULL, qrovider"))
+    assert "begun anew" in Ledger.open(path).events()[0].text
+    path.write_bytes(whole.replace(b"CREATE TABLE intents", b"CREATE TABLE \xff\xfftents"))
     assert "begun anew" in Ledger.open(path).events()[0].text
     assert list(tmp_path.glob("ledger.db.damaged-*"))
 
