@@ -156,6 +156,7 @@ def _connect(path: Path) -> sqlite3.Connection:
     path.touch(mode=0o600, exist_ok=True)
     path.chmod(0o600)
     db = sqlite3.connect(path, isolation_level=None, check_same_thread=False, timeout=10.0)
+    db.text_factory = _text
     try:
         db.execute("PRAGMA journal_mode=WAL")
         db.execute("PRAGMA synchronous=FULL")
