@@ -92,7 +92,7 @@ class Demo:
             self.until_epoch(job, 4)
 
             self.until_end(job)
-            self.wait(lambda: self.state(reference) in ("COMPLETED", ""), 120, f"job {reference}'s end")
+            self.wait(lambda: self.state(reference) in ("COMPLETED", ""), 300, f"job {reference}'s end")
             self.say(f"job {job} is {self.state(job)}")
             for command in ("describe", "attempts", "checkpoints"):
                 print(f"\n$ spotburst {command} {job}")
@@ -150,7 +150,7 @@ class Demo:
             commits = [a.last_step for a in self.attempts(job) if a.last_step is not None]
             return bool(commits) and commits[-1] >= step
 
-        self.wait(there, 120, f"a checkpoint of job {job} at step {step} or later")
+        self.wait(there, 300, f"a checkpoint of job {job} at step {step} or later")
         self.say(
             f"job {job} on {self.node_of(job)}: a checkpoint at step {self.attempts(job)[-1].last_step} is committed"
         )
