@@ -11,10 +11,11 @@ from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
+import google.api_core.exceptions
 import pytest
 from pydantic import ValidationError
 
-from slurm_plugin.cloud.gcp import shape
+from slurm_plugin.cloud.gcp import client, shape
 from slurm_plugin.cloud.gcp.errors import ApiError, needs
 from slurm_plugin.cloud.provider import InstanceState, Launched, Market, RefusalKind, Refused
 from slurm_plugin.config import GcpProvider
@@ -292,6 +293,15 @@ def test_codes() -> None:
         ("somethingNew", 503, RefusalKind.TRY_LATER),
     ):
         assert ApiError(code, "", status).kind is kind
+
+
+def test_an_error_whose_parts_are_no_list_is_told_by_its_code() -> None:
+    def refuses() -> None:
+        raise google.api_core.exceptions.Forbidden("no", errors=7)  # type: ignore[no-untyped-call]
+
+    with pytest.raises(ApiError, match="no") as told:
+        client._sorted(refuses)
+    assert told.value.status == 403
 
 
 def test_labels_of_names_that_fall_together_differ() -> None:

@@ -175,8 +175,7 @@ def _sorted(work: Callable[[], Any]) -> Any:
     try:
         return work()
     except google.api_core.exceptions.GoogleAPICallError as error:
-        told = error.errors if isinstance(error.errors, list) else []
-        reasons = [e.get("reason") for e in told if isinstance(e, dict)]
+        reasons = [e.get("reason") for e in _told(error) if isinstance(e, dict)]
         code = next((str(r) for r in reasons if r), str(error.code))
         raise ApiError(code, str(error.message), int(error.code) if error.code is not None else None) from error
     except (google.auth.exceptions.DefaultCredentialsError, google.auth.exceptions.RefreshError) as error:
@@ -191,6 +190,14 @@ def _sorted(work: Callable[[], Any]) -> Any:
     except (json_format.Error, AttributeError, TypeError, ValueError, LookupError, RecursionError) as error:
         # The library reads any answer as JSON of its model.
         raise ApiError(NO_ANSWER, f"the answer can't be read: {type(error).__name__}: {shorten(str(error))}") from error
+
+
+def _told(error: google.api_core.exceptions.GoogleAPICallError) -> list[Any]:
+    """The parts of an error's answer, of which the library makes a list when it is asked, whatever they are."""
+    try:
+        return list(error.errors)
+    except TypeError:
+        return []
 
 
 def _errors(operation: compute_v1.Operation) -> list[ApiError]:
