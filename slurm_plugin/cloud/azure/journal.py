@@ -103,4 +103,9 @@ class Journal:
 def _fits(note: Note) -> bool:
     """Whether it holds what its fields say."""
     words = (note.launch_id, note.node, note.code, note.text)
-    return is_moment(note.asked) and all(isinstance(word, str) for word in words)
+    return (
+        is_moment(note.asked)
+        and isinstance(note.made, bool)
+        and (note.status is None or isinstance(note.status, int))
+        and all(isinstance(word, str) for word in words)
+    )

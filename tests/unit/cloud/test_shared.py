@@ -223,7 +223,7 @@ def test_notes_with_a_field_that_is_wrong_are_passed_over_or_of_use(tmp_path: Pa
         journal = gcp.Journal(noted(tmp_path / "gcp", call, field))
         assert all(journal.of(launch_id) for each in journal.calls() for launch_id in each.members)
         journal.forget(9.0)
-    for field in ("launch_id", "asked", "node", "code"):
+    for field in ("launch_id", "asked", "node", "code", "made", "status"):
         book = azure.Journal(noted(tmp_path / "azure", azure.Note(BASE, "n", 5.0, True), field))
-        book.recent(0.0)
+        assert all(note.settled is True for note in book.recent(0.0))
         book.forget(9.0)
