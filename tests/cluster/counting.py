@@ -187,6 +187,19 @@ class Handle:
         )
         assert self.kinds(Kind.END) == ["Finished"]
 
+    def until_recorded(self, *states: str, timeout: float = 60) -> None:
+        """Until accounting says that of its attempts, oldest first: slurmctld tells slurmdbd some time after it has done a thing."""
+        last: list[str] = []
+
+        def there() -> bool:
+            last[:] = self.records()
+            return last == list(states)
+
+        try:
+            self.stage.wait(there, "accounting", timeout)
+        except TimeoutError as error:
+            raise AssertionError(f"accounting says {last} of job {self.id}, not {list(states)}; {error}") from error
+
     def records(self) -> list[str]:
         """What accounting says of each attempt, oldest first."""
         done = self.stage.cluster.run("sacct", "-D", "-X", "-n", "-P", "-j", self.id, "-o", "Submit,State")

@@ -35,7 +35,7 @@ def main_job(stage: Stage) -> None:
         assert_same(Path(folder) / "out", reference)
         assert_no_commit_lost(job.entries())
         assert len(job.attempts()) == 2
-        assert Handle(stage, job.job).records() == ["REQUEUED", "COMPLETED"]
+        Handle(stage, job.job).until_recorded("REQUEUED", "COMPLETED")
 
 
 def qos_grace_0(stage: Stage) -> None:
@@ -44,7 +44,7 @@ def qos_grace_0(stage: Stage) -> None:
     job.until_back()
     job.finish()
     assert job.interrupted == ["requeued"]
-    assert job.records() == ["PREEMPTED", "COMPLETED"]
+    job.until_recorded("PREEMPTED", "COMPLETED")
 
 
 def qos_grace_60(stage: Stage) -> None:
@@ -54,7 +54,7 @@ def qos_grace_60(stage: Stage) -> None:
     job.until_back()
     job.finish()
     assert job.interrupted == ["preempted"]
-    assert job.records() == ["REQUEUED", *(["PREEMPTED"] if stage.modern else []), "COMPLETED"]
+    job.until_recorded("REQUEUED", *(["PREEMPTED"] if stage.modern else []), "COMPLETED")
 
 
 def requeue_by_a_user(stage: Stage) -> None:
@@ -62,7 +62,7 @@ def requeue_by_a_user(stage: Stage) -> None:
     stage.client.requeue(job.id)
     job.until_back()
     job.finish()
-    assert job.records() == ["REQUEUED", "COMPLETED"]
+    job.until_recorded("REQUEUED", "COMPLETED")
 
 
 def scancel(stage: Stage) -> None:
@@ -70,7 +70,7 @@ def scancel(stage: Stage) -> None:
     stage.cluster.run("scancel", job.id)
     job.until_state("CANCELLED")
     assert job.interrupted == ["the job was ended"]
-    assert job.records() == ["CANCELLED by 0"]
+    job.until_recorded("CANCELLED by 0")
 
 
 def node_lost(stage: Stage) -> None:
@@ -78,7 +78,7 @@ def node_lost(stage: Stage) -> None:
     stage.cluster.cloud().vanish(job.now.nodes[0])
     job.until_back()
     job.finish()
-    assert job.records() == ["NODE_FAIL", "COMPLETED"]
+    job.until_recorded("NODE_FAIL", "COMPLETED")
 
 
 def cancelled_by_the_manager(stage: Stage) -> None:
@@ -87,7 +87,7 @@ def cancelled_by_the_manager(stage: Stage) -> None:
     stage.client.set_admin_comment(job.id, 'spotburst: CapacityUnavailable: "none" = left')
     stage.client.cancel(job.id)
     job.until_state("CANCELLED")
-    assert job.records() == ["CANCELLED by 0"]
+    job.until_recorded("CANCELLED by 0")
     ask = ("sacct", "-X", "-n", "-P", "-j", job.id, "-o", "AdminComment")
     kept = stage.cluster.wait_for(lambda: stage.cluster.run(*ask).strip(), 30, "sacct's AdminComment")
     assert kept == 'spotburst: CapacityUnavailable: "none" = left'
