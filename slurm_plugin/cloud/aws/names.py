@@ -99,8 +99,10 @@ def read(found: Mapping[str, str]) -> tuple[str, str] | None:
         place = sum(int(found[f"{DIGIT}{d}"]) * 10**d for d in range(int(found[DIGITS])))
         pieces = sorted((k for k in found if k.startswith(NODES)), key=lambda k: int(k.removeprefix(NODES)))
         node = in_order("".join(found[k] for k in pieces))[place]
-        refuse_oversize(f"[{found.get(NUMBERS, '')}]")
-        numbers = [int(n) for n in RangeSet(found[NUMBERS])] if NUMBERS in found else None
+        numbers = None
+        if NUMBERS in found:
+            refuse_oversize(f"[{found[NUMBERS]}]")
+            numbers = [int(n) for n in RangeSet(found[NUMBERS])]
         return launch_ids.of(found[BATCH], numbers[place] if numbers else place), node
     except (KeyError, ValueError, IndexError, RangeSetException, AssertionError, ConfigError):
         return None
