@@ -190,7 +190,7 @@ class Beginning:
         if self.options.continuity != CHECKPOINT:
             body["continuity"] = self.options.continuity
         mine = (job_id, identity.restart_count)
-        self._only_one = OnlyOne(f"{identity.cluster}/{self.run}")
+        self._only_one = OnlyOne(self.options.uri, self.run)
 
         def forgotten(old: Writer) -> bool:
             return is_forgotten(old, writer, identity, self.job, only_one=self._only_one.mine)

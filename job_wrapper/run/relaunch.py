@@ -12,6 +12,8 @@ import socket
 import time
 from collections.abc import Callable
 
+from xxhash import xxh3_128_hexdigest
+
 from job_wrapper.run.identity import Identity
 from job_wrapper.slurm_job import SlurmJob
 from job_wrapper.store.io_types import Writer
@@ -24,11 +26,11 @@ POLL = 2.0
 class OnlyOne:
     """Held by one wrapper of a run on this host, for as long as its process lives: the kernel gives it back, whatever ends that."""
 
-    def __init__(self, run: str) -> None:
+    def __init__(self, uri: str, run: str) -> None:
         self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
             # An abstract name (Linux, unix(7)): no file that a killed process leaves, and none that another user could remove.
-            self._socket.bind(f"\0spotburst/{run[-80:]}".encode())
+            self._socket.bind(f"\0spotburst/{xxh3_128_hexdigest(f'{uri} {run}'.encode())}".encode())
             self.mine = True
         except OSError as error:
             self._socket.close()

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -17,6 +18,8 @@ from tests.unit.run.programs import SLEEPER, ready
 if TYPE_CHECKING:
     from conftest import Room
 
+LONG = SLEEPER.replace("60", "300")
+"""On a busy machine three wrappers may take a minute to start."""
 OLD = Writer("c", "12", 3, 0, "n1", "a")
 
 
@@ -65,30 +68,31 @@ def test_a_slurmctld_that_is_away_is_waited_for() -> None:
     assert not is_forgotten(OLD, replace(OLD, host="n2"), me, None, only_one=True)
 
 
-def test_one_of_a_run_on_a_host() -> None:
-    first, second, other = OnlyOne("c/12/main"), OnlyOne("c/12/main"), OnlyOne("c/12/second")
+def test_one_of_a_run_on_a_host(tmp_path: Path) -> None:
+    uri = f"file://{tmp_path}"
+    first, second, other = OnlyOne(uri, "c/12/main"), OnlyOne(uri, "c/12/main"), OnlyOne(uri, "c/12/second")
     assert (first.mine, second.mine, other.mine) == (True, False, True)
     del first
-    assert OnlyOne("c/12/main").mine
+    assert OnlyOne(uri, "c/12/main").mine
 
 
 @pytest.mark.parametrize("step", ["0", "-"])
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_launched_again_with_no_higher_restart_count(room: Room, restarts: int, step: str) -> None:
-    first = room.start(SLEEPER, restarts="2", SLURM_STEP_ID=step)
+    first = room.start(LONG, restarts="2", SLURM_STEP_ID=step)
     ready(room)
     assert room.log()[-1].writer.step_id == (BATCH_STEP if step == "-" else 0)
     first.kill()
     first.wait()
     room.view(restarts=restarts)
     again = {"restarts": str(restarts), "SLURM_STEP_ID": step}
-    code, _, _ = room.run(SLEEPER, **again, SLURMD_NODENAME="-")
+    code, _, _ = room.run(LONG, **again, SLURMD_NODENAME="-")
     assert code == ExitCode.RUN_HELD, "Slurm could not tell that it runs here"
-    second = room.start(SLEEPER, **again, SLURMD_NODENAME="n1")
+    second = room.start(LONG, **again, SLURMD_NODENAME="n1")
     room.wait_for(lambda: room.kinds() == ["claim", "claim"])
     assert [entry.epoch for entry in room.log()] == [1, 2]
     if restarts == 2:
-        code, _, err = room.run(SLEEPER, **again, SLURMD_NODENAME="n1")
+        code, _, err = room.run(LONG, **again, SLURMD_NODENAME="n1")
         assert code == ExitCode.RUN_HELD and "--name" in err, "a second program of the step that is alive"
     second.kill()
     second.wait()
