@@ -18,8 +18,6 @@ from tests.unit.run.programs import SLEEPER, ready
 if TYPE_CHECKING:
     from conftest import Room
 
-LONG = SLEEPER.replace("60", "300")
-"""On a busy machine three wrappers may take a minute to start."""
 OLD = Writer("c", "12", 3, 0, "n1", "a")
 
 
@@ -79,20 +77,21 @@ def test_one_of_a_run_on_a_host(tmp_path: Path) -> None:
 @pytest.mark.parametrize("step", ["0", "-"])
 @pytest.mark.parametrize("restarts", [1, 2])
 def test_launched_again_with_no_higher_restart_count(room: Room, restarts: int, step: str) -> None:
-    first = room.start(LONG, restarts="2", SLURM_STEP_ID=step)
+    first = room.start(SLEEPER, restarts="2", SLURM_STEP_ID=step)
     ready(room)
     assert room.log()[-1].writer.step_id == (BATCH_STEP if step == "-" else 0)
     first.kill()
     first.wait()
     room.view(restarts=restarts)
     again = {"restarts": str(restarts), "SLURM_STEP_ID": step}
-    code, _, _ = room.run(LONG, **again, SLURMD_NODENAME="-")
+    code, _, _ = room.run(SLEEPER, **again, SLURMD_NODENAME="-")
     assert code == ExitCode.RUN_HELD, "Slurm could not tell that it runs here"
-    second = room.start(LONG, **again, SLURMD_NODENAME="n1")
-    room.wait_for(lambda: room.kinds() == ["claim", "claim"])
+    second = room.start(SLEEPER, **again, SLURMD_NODENAME="n1")
+    ready(room)
+    assert room.kinds() == ["claim", "claim"]
     assert [entry.epoch for entry in room.log()] == [1, 2]
     if restarts == 2:
-        code, _, err = room.run(LONG, **again, SLURMD_NODENAME="n1")
+        code, _, err = room.run(SLEEPER, **again, SLURMD_NODENAME="n1")
         assert code == ExitCode.RUN_HELD and "--name" in err, "a second program of the step that is alive"
     second.kill()
     second.wait()
