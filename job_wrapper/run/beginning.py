@@ -39,7 +39,7 @@ from job_wrapper.run.rules import FAIL, ON_INTERRUPTION
 from job_wrapper.slurm_job import SlurmJob
 from job_wrapper.store.codec import seal
 from job_wrapper.store.decided_put import Patience, patiently
-from job_wrapper.store.io_types import CommitRef, ObjectRef, ObjectStore, Summary, Writer
+from job_wrapper.store.io_types import CommitRef, Entry, ObjectRef, ObjectStore, Summary, Writer
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
 from job_wrapper.store.paths import data_prefix, run_path
@@ -192,8 +192,8 @@ class Beginning:
         mine = (job_id, identity.restart_count)
         self._only_one = OnlyOne(self.options.uri, self.run)
 
-        def forgotten(old: Writer) -> bool:
-            return is_forgotten(old, writer, identity, self.job, only_one=self._only_one.mine)
+        def forgotten(entry: Entry) -> bool:
+            return is_forgotten(entry, writer, digest, identity, self.job, only_one=self._only_one.mine)
 
         self._lost = self._patiently(lambda: self._look(log, mine, digest, forgotten))
         alive = self.job.alive if self.job is not None else local_job_alive
@@ -214,7 +214,7 @@ class Beginning:
             raise
 
     def _look(
-        self, log: RunLog, mine: tuple[str, int], digest: str, forgotten: Callable[[Writer], bool]
+        self, log: RunLog, mine: tuple[str, int], digest: str, forgotten: Callable[[Entry], bool]
     ) -> SpotburstError | None:
         """At the run before it is claimed: whether it may be, and whether ``--on-interruption fail`` ends it here. Raises as ``begin``."""
         last = log.newest()[0]

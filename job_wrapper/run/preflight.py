@@ -12,7 +12,7 @@ from xxhash import xxh3_128_hexdigest
 
 from job_wrapper.errors import NodeLost, NotRequeueable, Preempted, SpotburstError, StoreRefused, UsageError
 from job_wrapper.slurm_job import JobView, SlurmJob
-from job_wrapper.store.io_types import Entry, Kind, ObjectStore, Writer
+from job_wrapper.store.io_types import Entry, Kind, ObjectStore
 from job_wrapper.store.log import RunLog
 from job_wrapper.store.paths import job_pointer
 from job_wrapper.store.posix import PosixStore
@@ -63,7 +63,7 @@ def command_digest(command: tuple[str, ...]) -> str:
 
 
 def refuse_other_command(
-    log: RunLog, last: Entry | None, attempt: tuple[str, int], digest: str, forgotten: Callable[[Writer], bool]
+    log: RunLog, last: Entry | None, attempt: tuple[str, int], digest: str, forgotten: Callable[[Entry], bool]
 ) -> None:
     """Two programs under one name would take each other's checkpoints. ``attempt``: job and restart count. Raises ``UsageError``.
 
@@ -73,7 +73,7 @@ def refuse_other_command(
     """
     if last is None or last.summary.command_digest in (None, digest):
         return
-    same = (last.writer.job_id, last.writer.restart_count) == attempt and not forgotten(last.writer)
+    same = (last.writer.job_id, last.writer.restart_count) == attempt and not forgotten(last)
     if same or last.summary.ended == 0:
         what = "has finished with" if last.summary.ended == 0 else "belongs to"
         other = _command_of(log)

@@ -16,7 +16,7 @@ from xxhash import xxh3_128_hexdigest
 
 from job_wrapper.run.identity import Identity
 from job_wrapper.slurm_job import SlurmJob
-from job_wrapper.store.io_types import Writer
+from job_wrapper.store.io_types import Entry, Kind, Writer
 
 PATIENCE = 120.0
 """Seconds for which a slurmctld that does not answer is asked: it has just been killed."""
@@ -37,22 +37,29 @@ class OnlyOne:
             self.mine = error.errno != errno.EADDRINUSE
 
 
-def may_be_forgotten(old: Writer, mine: Writer, *, only_one: bool) -> bool:
-    """Whether ``mine`` can be the same attempt as ``old``, launched again. Pure.
+def may_be_forgotten(last: Entry, mine: Writer, digest: str, *, only_one: bool) -> bool:
+    """Whether ``mine``, whose command has that digest, can be the same attempt as the one that wrote ``last``, launched again. Pure.
 
-    Within one launch a step's first task runs on one host, and a second program there (``only_one`` is false) is a user's mistake. A later
+    Within one launch a step's first task runs on one host, and a second program there is a user's mistake: beside the first (``only_one`` is
+    false), or after it, as the next line of a batch script is. Then the first has put its end into the log, or has another command. A later
     step of the same launch is none of this either.
     """
+    old = last.writer
     if old.job_id != mine.job_id or mine.restart_count > old.restart_count:
         return False
     if mine.restart_count < old.restart_count:
         return True
-    return mine.step_id == old.step_id and (mine.host != old.host or only_one)
+    if mine.step_id != old.step_id:
+        return False
+    if mine.host != old.host:
+        return True
+    return only_one and last.kind is not Kind.END and last.summary.command_digest in (None, digest)
 
 
 def is_forgotten(
-    old: Writer,
+    last: Entry,
     mine: Writer,
+    digest: str,
     identity: Identity,
     job: SlurmJob | None,
     *,
@@ -60,8 +67,11 @@ def is_forgotten(
     steady: Callable[[], float] = time.monotonic,
     sleep: Callable[[float], None] = time.sleep,
 ) -> bool:
-    """Whether ``old`` has been forgotten: Slurm runs this job here, with this restart count. Where Slurm does not answer, it has not."""
-    if job is None or not may_be_forgotten(old, mine, only_one=only_one):
+    """Whether the attempt that wrote ``last`` has been forgotten: Slurm runs this job here, with this restart count.
+
+    Where Slurm does not answer, it has not.
+    """
+    if job is None or not may_be_forgotten(last, mine, digest, only_one=only_one):
         return False
     until = steady() + PATIENCE
     while True:

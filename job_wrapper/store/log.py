@@ -148,7 +148,7 @@ class RunLog:
         writer: Writer,
         *,
         alive: Callable[[str], bool] = lambda job_id: False,
-        forgotten: Callable[[Writer], bool] = lambda old: False,
+        forgotten: Callable[[Entry], bool] = lambda entry: False,
         keep: int = 3,
         command_digest: str | None = None,
         body: Mapping[str, Any] | None = None,
@@ -157,8 +157,8 @@ class RunLog:
         """Become the run's holder under a new epoch.
 
         ``alive(job_id)`` tells whether Slurm still shows that job; it is asked only about another job that holds the run.
-        ``forgotten(old)`` tells whether Slurm knows nothing of that attempt of this job any more; it is asked only where its restart count
-        would refuse this one.
+        ``forgotten(entry)`` tells whether Slurm knows nothing any more of the attempt of this job that wrote the entry; it is asked only
+        where that attempt would refuse this one.
         ``keep`` is how many commits later summaries name; ``body`` goes into the claim's entry. Without ``bounded``
         attempts that made no commit are not counted: none is expected of them. Raises ``RunFinished``,
         ``RunHeld``, and the store's errors; after ``StoreError`` the same process may call again.
@@ -226,7 +226,7 @@ class RunLog:
         last: Entry,
         writer: Writer,
         alive: Callable[[str], bool],
-        forgotten: Callable[[Writer], bool],
+        forgotten: Callable[[Entry], bool],
         history: list[Entry | None],
     ) -> None:
         """Raise if ``writer`` may not claim after ``last``. ``history``: entries read by earlier calls, to which this adds."""
@@ -236,7 +236,7 @@ class RunLog:
 
         def refused(entry: Entry) -> str | None:
             why = refusal(entry, writer)
-            return None if why is not None and forgotten(entry.writer) else why
+            return None if why is not None and forgotten(entry) else why
 
         held = refused(last)
         if held is None and last.writer.job_id != writer.job_id:

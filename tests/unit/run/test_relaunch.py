@@ -12,13 +12,14 @@ from job_wrapper.errors import ExitCode
 from job_wrapper.run.identity import BATCH_STEP, Identity
 from job_wrapper.run.relaunch import PATIENCE, OnlyOne, is_forgotten, may_be_forgotten
 from job_wrapper.slurm_job import SlurmJob
-from job_wrapper.store.io_types import Writer
+from job_wrapper.store.io_types import Entry, Kind, Summary, Writer
 from tests.unit.run.programs import SLEEPER, ready
 
 if TYPE_CHECKING:
     from conftest import Room
 
 OLD = Writer("c", "12", 3, 0, "n1", "a")
+LAST = Entry(4, Kind.COMMIT, 2, OLD, 5.0, Summary(epoch=2, command_digest="mine"))
 
 
 @pytest.mark.parametrize(
@@ -34,7 +35,16 @@ OLD = Writer("c", "12", 3, 0, "n1", "a")
     ],
 )
 def test_what_may_be_forgotten(mine: Writer, only_one: bool, expected: bool) -> None:
-    assert may_be_forgotten(OLD, mine, only_one=only_one) is expected
+    assert may_be_forgotten(LAST, mine, "mine", only_one=only_one) is expected
+
+
+def test_on_its_host_neither_an_attempt_that_ended_nor_another_command_may_be_forgotten() -> None:
+    """They are lines of one batch script."""
+    ended = replace(LAST, kind=Kind.END, summary=replace(LAST.summary, ended=3))
+    elsewhere = replace(OLD, host="n2")
+    for last, digest in ((ended, "mine"), (LAST, "another")):
+        assert not may_be_forgotten(last, OLD, digest, only_one=True)
+        assert may_be_forgotten(last, elsewhere, digest, only_one=True), "a command may hold its node's address"
 
 
 class Slurm(SlurmJob):
@@ -55,7 +65,7 @@ def test_a_slurmctld_that_is_away_is_waited_for() -> None:
 
     def asked(*answers: bool | None) -> bool:
         return is_forgotten(
-            OLD, replace(OLD, host="n2"), me, Slurm(*answers), only_one=True,
+            LAST, replace(OLD, host="n2"), "mine", me, Slurm(*answers), only_one=True,
             steady=lambda: now[0], sleep=lambda seconds: now.__setitem__(0, now[0] + seconds),
         )  # fmt: skip
 
@@ -63,7 +73,7 @@ def test_a_slurmctld_that_is_away_is_waited_for() -> None:
     assert not asked(None, False)
     now[0] = 0.0
     assert not asked(*[None] * 1000) and now[0] == pytest.approx(PATIENCE, abs=3)
-    assert not is_forgotten(OLD, replace(OLD, host="n2"), me, None, only_one=True)
+    assert not is_forgotten(LAST, replace(OLD, host="n2"), "mine", me, None, only_one=True)
 
 
 def test_one_of_a_run_on_a_host(tmp_path: Path) -> None:
@@ -95,6 +105,23 @@ def test_launched_again_with_no_higher_restart_count(room: Room, restarts: int, 
         assert code == ExitCode.RUN_HELD and "--name" in err, "a second program of the step that is alive"
     second.kill()
     second.wait()
+
+
+def test_the_next_line_of_a_batch_script_does_not_take_the_run_over(room: Room) -> None:
+    batch = {"SLURM_STEP_ID": "-", "SLURMD_NODENAME": "n1"}
+    failing = ["sh", "-c", "exit 3"]
+    assert room.run(failing, **batch)[0] == 3
+    code, _, err = room.run(["echo", "another"], **batch)
+    assert code == ExitCode.USAGE and "belongs to another command" in err
+    code, _, err = room.run(failing, **batch)
+    assert code == ExitCode.RUN_HELD and "needs a --name of its own" in err
+    killed = room.start(SLEEPER, "--name", "second", **batch)
+    ready(room)
+    killed.kill()
+    killed.wait()
+    code, _, err = room.run(["echo", "another"], "--name", "second", **batch)
+    assert code == ExitCode.USAGE and "belongs to another command" in err
+    assert (room.kinds(), room.kinds("c/12/second")) == (["claim", "end"], ["claim"])
 
 
 def test_an_old_attempt_does_not_take_the_run_back(room: Room) -> None:
