@@ -18,6 +18,10 @@ from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger_records import SCHEMA, VERSION, Event
 
 log = structlog.get_logger(__name__)
+_KINDS = {"TEXT": "'text'", "INTEGER": "'integer', 'real'", "REAL": "'integer', 'real'"}
+"""By a column's type, what typeof() says of its values."""
+_OR_NULL = (", 'null'", "")
+"""The same, by whether it is NOT NULL."""
 Mine = TypeVar("Mine", bound="LedgerFile")
 
 
@@ -166,6 +170,7 @@ def _connect(path: Path) -> sqlite3.Connection:
             raise sqlite3.DatabaseError("integrity_check found damage")
         if not _expected() <= _columns(db):
             raise sqlite3.DatabaseError("its tables lack columns that were made")
+        _check_kinds(db)
     except BaseException:
         db.close()
         raise
@@ -184,6 +189,23 @@ def _expected() -> set[tuple[str, str]]:
     with contextlib.closing(sqlite3.connect(":memory:")) as db:
         db.executescript(SCHEMA)
         return _columns(db)
+
+
+def _check_kinds(db: sqlite3.Connection) -> None:
+    """Raises ``DatabaseError`` for a value that SQLite would not have put there: one flipped bit makes a text or a NULL of a number.
+
+    ``integrity_check`` takes it for sound (3.40), and what reads it would fail at each pass. By the file's own columns, so that no value is
+    doubted that was written, whichever version made the file.
+    """
+    for table in sorted({table for table, _ in _expected()}):
+        columns = db.execute('SELECT name, type, "notnull" FROM pragma_table_info(?)', (table,))
+        odd = [
+            f"typeof({name}) NOT IN ({_KINDS[kind]}{_OR_NULL[needed]})"
+            for name, kind, needed in columns
+            if kind in _KINDS
+        ]
+        if db.execute(f"SELECT 1 FROM {table} WHERE {' OR '.join(odd) or 0} LIMIT 1").fetchone():  # noqa: S608
+            raise sqlite3.DatabaseError(f"{table} has a value of another kind than was written")
 
 
 def _check_version(db: sqlite3.Connection, path: Path) -> None:

@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+import math
 import os
 import signal
 import sqlite3
 import stat
+import struct
 import subprocess
 import sys
 from pathlib import Path
@@ -13,9 +15,10 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cloud.provider import RefusalKind
+from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import KEEP_EVENTS, Ledger
-from slurm_plugin.ledger_records import RELEASED, TRIED_AGAIN, Counter, IntentState, OpenNotice, SeenJob
+from slurm_plugin.ledger_records import RELEASED, TRIED_AGAIN, Charge, Counter, IntentState, OpenNotice, SeenJob
 from slurm_plugin.placement import FIRST_COOLING
 
 
@@ -226,6 +229,52 @@ def test_a_file_whose_own_words_are_damaged_is_moved_aside(tmp_path: Path) -> No
     path.write_bytes(whole.replace(b"CREATE TABLE intents", b"CREATE TABLE \xff\xfftents"))
     assert "begun anew" in Ledger.open(path).events()[0].text
     assert list(tmp_path.glob("ledger.db.damaged-*"))
+
+
+_NUMBER = 12345.678
+_AS_REAL = struct.pack(">d", _NUMBER)
+
+
+_HEAD = bytes([5, 13 + 2 * len("job:7"), 13 + 2 * len("failed"), 9, 7])
+"""Of a row of counters: its columns' kinds (https://sqlite.org/fileformat2.html#record_format); 9 is the number 1, 13 a text of no length."""
+
+
+@pytest.mark.parametrize(
+    ("what", "instead"),
+    [(_HEAD, _HEAD.replace(b"\x09", b"\x0d")), (_AS_REAL, b"\x7f\xf8" + b"\x00" * 6)],
+    ids=["a flipped bit makes it a text", "a NaN, which is read as NULL"],
+)
+def test_a_number_that_is_none_any_more_is_moved_aside(tmp_path: Path, what: bytes, instead: bytes) -> None:
+    path = tmp_path / "ledger.db"
+    first = Ledger.open(path, lambda: _NUMBER)
+    first.count("job:7", "failed")
+    first.close()
+    whole = path.read_bytes()
+    again = Ledger.open(path)
+    assert again.counters() == {("job:7", "failed"): Counter(1, _NUMBER)}
+    again.close()
+    assert whole.count(what) == 1
+    path.write_bytes(whole.replace(what, instead))
+    second = Ledger.open(path)
+    assert second.counters() == {}
+    assert "begun anew" in second.events()[0].text
+    assert list(tmp_path.glob("ledger.db.damaged-*"))
+
+
+def test_a_sound_file_stays_whatever_may_be_in_it(tmp_path: Path) -> None:
+    path = tmp_path / "ledger.db"
+    first = Ledger.open(path)
+    first.record_notice(OpenNotice("1", "2", "3", "4", None, "5", 6))
+    first.charge_begins(Charge(7, 0, "8", 9), "10", None)
+    first.note_prices({"11": 12, "13": math.inf})
+    first.note_sizes({"14": MachineSize(15, 16, 17)})
+    first.event("18", "19", node="20")
+    first.close()
+    second = Ledger.open(path)
+    assert second.notices() == (OpenNotice("1", "2", "3", "4", None, "5", 6),)
+    assert second.charges() == {(7, 0, "8"): Charge(7, 0, "8", 9)}
+    assert second.live_prices() == {"11": 12, "13": math.inf}
+    assert not list(tmp_path.glob("*.damaged-*"))
 
 
 def test_a_file_of_a_newer_version_is_refused_not_moved(tmp_path: Path) -> None:
