@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-import os
 import shutil
 import tempfile
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
@@ -17,24 +16,9 @@ from job_wrapper.store.io_types import Writer
 from job_wrapper.store.paths import log_key
 from job_wrapper.store.posix import PosixStore
 from job_wrapper.store.read import verify_checkpoint
+from tests.fixtures.as_user import as_user
 from tests.fixtures.unmet import need_root
 from tests.store.checkpoints import save
-
-
-def as_user(uid: int, act: Callable[[], None]) -> int:
-    """``act`` in a process of that user; 0 if it raised nothing."""
-    pid = os.fork()
-    if pid == 0:
-        code = 1
-        try:
-            os.setgroups([])
-            os.setgid(uid)
-            os.setuid(uid)
-            act()
-            code = 0
-        finally:
-            os._exit(code)
-    return os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
 
 
 @pytest.fixture

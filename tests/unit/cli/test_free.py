@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import json
-import os
+import sys
 import tempfile
 from collections.abc import Callable
 from dataclasses import replace
@@ -14,6 +14,7 @@ import pytest
 from job_wrapper.errors import ExitCode
 from job_wrapper.store import RunLog
 from slurm_plugin.cli.free import still_alive
+from tests.fixtures.as_user import as_user
 from tests.fixtures.unmet import need_root
 from tests.unit.cli.conftest import START, Said, Site
 from tests.unit.reconcile.views import job
@@ -65,12 +66,8 @@ def test_delete_refuses_another_users_run(spotburst: Spotburst, monkeypatch: pyt
         site = Site(Path(folder))
         monkeypatch.setenv("SPOTBURST_CONFIG", f"{folder}/burst.yaml")
         site.reclaimed_twice()
-        pid = os.fork()
-        if pid == 0:
-            os.setgid(1002)
-            os.setuid(1002)
-            os._exit(spotburst("checkpoints", "delete", "123", "--yes").code)
-        assert os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1]) == ExitCode.STORE_REFUSED
+        code = as_user(1002, lambda: sys.exit(spotburst("checkpoints", "delete", "123", "--yes").code))
+        assert code == ExitCode.STORE_REFUSED
         assert packs(site)
 
 

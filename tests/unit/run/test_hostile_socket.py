@@ -15,8 +15,8 @@ import pytest
 
 from job_wrapper.protocol import MAX_LINE, encode
 from job_wrapper.run.server import MAX_CLIENTS, Server, remove_dead
+from tests.fixtures.as_user import as_user
 from tests.fixtures.unmet import need_root
-from tests.store.test_users import as_user
 
 
 @pytest.fixture
@@ -44,11 +44,11 @@ def heard(server: Server) -> list[dict[str, Any]]:
 def test_no_other_user_reaches_it_or_moves_it(server: Server) -> None:
     need_root("to be two users")
     folder = Path(server.path).parent
-    assert as_user(1003, lambda: folder.stat() and None) == 0
+    assert as_user(1003, lambda: folder.stat()) == 0
     assert as_user(1003, lambda: connect(server.path).close()) != 0
-    assert as_user(1003, lambda: print(list(folder.iterdir()))) != 0
+    assert as_user(1003, lambda: list(folder.iterdir())) != 0
     assert as_user(1003, lambda: folder.rename(folder.with_name("away"))) != 0
-    assert as_user(1003, lambda: remove_dead(folder.parent, time.time() + 3600) and None) == 0
+    assert as_user(1003, lambda: remove_dead(folder.parent, time.time() + 3600)) == 0
     connect(server.path).close()
 
 
