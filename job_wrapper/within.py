@@ -12,6 +12,8 @@ import stat
 from collections.abc import Callable
 from pathlib import Path
 
+from job_wrapper.store.regular import open_at_once
+
 
 class Within:
     """Opens what is in the folder ``root``. Raises ``OSError`` where that can't be opened, as all methods do.
@@ -30,7 +32,7 @@ class Within:
 
     def file(self, path: str, flags: int = os.O_RDONLY) -> int:
         """A descriptor of a regular file, as ``open`` takes it of an ``opener``. ``path`` begins with the root's."""
-        return self._open(path, flags | os.O_NONBLOCK | os.O_NOCTTY, stat.S_ISREG)
+        return self._open(path, flags, stat.S_ISREG)
 
     def folder(self, path: str) -> int:
         """A descriptor of a folder."""
@@ -39,11 +41,7 @@ class Within:
     def _open(self, path: str, flags: int, is_kind: Callable[[int], bool]) -> int:
         follow = 0 if path == self._root else os.O_NOFOLLOW
         try:
-            fd = os.open(path, flags | follow | os.O_CLOEXEC)
-        except BlockingIOError:  # somebody holds a lease on it, which the kernel ends within seconds
-            if not stat.S_ISREG(os.lstat(path).st_mode):
-                raise
-            fd = os.open(path, flags & ~os.O_NONBLOCK | follow | os.O_CLOEXEC)
+            fd = open_at_once(path, flags | follow)
         except OSError as error:
             raise (_replaced(path) if error.errno in (errno.ELOOP, errno.ENOTDIR) else error) from None
         if is_kind(os.fstat(fd).st_mode) and self._led_right(fd, path):
