@@ -19,39 +19,25 @@ from slurm_plugin import requeue
 from slurm_plugin.actions import (
     OURS,
     Action,
-    Adopt,
     CancelJob,
-    ChargeBegins,
-    ChargeEnds,
-    Close,
     Drain,
     DropRequest,
     EndJob,
-    EndNotice,
-    EndReplacement,
-    ForgetJob,
-    ForgetReleases,
     HoldJob,
     KeepIdle,
     Launch,
-    NoteRegistered,
     PowerDown,
     PowerUp,
-    RecordNotice,
     ReleaseJob,
-    RememberJob,
     Report,
     RequeueJob,
     Resume,
-    Retire,
     SetAddress,
     SetDown,
     StartNow,
     SuspendJob,
     Terminate,
     Undrain,
-    WaitBegins,
-    WaitEnds,
 )
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.errors import CloudUnavailable, SlurmRefused, SlurmUnavailable
@@ -60,7 +46,7 @@ from slurm_plugin.manager.comments import Comments
 from slurm_plugin.manager.damp import Damper
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.many import shared_reasons
-from slurm_plugin.manager.noting import write_down
+from slurm_plugin.manager.noting import NOTED, write_down
 from slurm_plugin.manager.say import Once, log
 from slurm_plugin.reconcile.index import ACTIVE
 from slurm_plugin.reconcile.view import View
@@ -68,24 +54,7 @@ from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.orders import NODES_A_CALL
 from slurm_plugin.slurm.records import Job
 
-UNDAMPED = (
-    Adopt,
-    NoteRegistered,
-    RecordNotice,
-    EndNotice,
-    RememberJob,
-    ForgetJob,
-    Launch,
-    DropRequest,
-    EndReplacement,
-    Close,
-    Retire,
-    WaitBegins,
-    WaitEnds,
-    ForgetReleases,
-    ChargeBegins,
-    ChargeEnds,
-)
+UNDAMPED = (*NOTED, DropRequest, Launch)
 """These change the ledger (or a file), which the very next look shows; a launch's repetition is bounded by its intent."""
 _Some = TypeVar("_Some", bound=Action)
 
@@ -159,11 +128,12 @@ class Applier:
     def _ledger_only(self, actions: list[Action]) -> None:
         def work() -> None:
             with self.ledger.batch():
-                for action in actions:
+                for action in noted:
                     write_down(action, self.ledger, self.launcher.policy.offerings, self.clock())
 
-        if actions:
-            self._try(work, actions[0])
+        noted = [action for action in actions if isinstance(action, NOTED)]
+        if noted:
+            self._try(work, noted[0])
         for action in _of(actions, DropRequest):
             self._try(partial(action.path.unlink, missing_ok=True), action)
 

@@ -27,6 +27,24 @@ from slurm_plugin.ledger_records import OpenNotice
 from slurm_plugin.manager.say import log
 from slurm_plugin.placement import same_zone
 
+NOTED = (
+    Adopt,
+    ChargeBegins,
+    ChargeEnds,
+    Close,
+    EndNotice,
+    EndReplacement,
+    ForgetJob,
+    ForgetReleases,
+    NoteRegistered,
+    RecordNotice,
+    RememberJob,
+    Retire,
+    WaitBegins,
+    WaitEnds,
+)
+"""What ``write_down`` writes."""
+
 
 def write_down(action: Action, ledger: Ledger, offerings: Mapping[str, Offering], now: float) -> None:
     """Nothing for an action of another kind. ``offerings``: all of the settings', by id; ``now`` in Unix seconds."""
