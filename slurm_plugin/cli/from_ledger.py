@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import sqlite3
 from collections.abc import Callable
 from typing import TYPE_CHECKING, TypeVar
@@ -37,4 +38,4 @@ def from_ledger(config: Config, question: Callable[[Ledger], _Answer]) -> tuple[
 
 def number_of(job: str, shown: Job | None) -> int | None:
     """The number under which the ledger has a JOB; None where that can't be told."""
-    return shown.job_id if shown is not None else int(job) if job.isdigit() else None
+    return shown.job_id if shown is not None else int(job) if re.fullmatch(r"[0-9]{1,18}", job) else None

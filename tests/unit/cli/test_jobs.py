@@ -282,3 +282,13 @@ def test_a_run_outside_slurm_needs_no_answer_of_slurm(site: Site, spotburst: Spo
     stopped = spotburst("describe", "mine").out
     assert "Next        nothing by itself: the same `spotburst run` again goes on from the start" in stopped
     assert "can't be asked" not in stopped
+
+
+@pytest.mark.parametrize("command", ["describe", "cost", "report"])
+def test_a_run_outside_slurm_may_have_any_number_for_its_name(command: str, site: Site, spotburst: Spotburst) -> None:
+    job = "20260301123456789012345"
+    (site.folder / "state").mkdir()
+    Ledger.open(site.folder / "state" / "ledger.db").close()
+    site.commit(site.claim(job), 1, b"x")
+    said = spotburst(command, job)
+    assert said.code == 0, said.err
