@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Annotated
 
 import typer
@@ -28,6 +29,7 @@ from slurm_plugin.cli.source import (
     EndpointOption,
     JsonOption,
     UriOption,
+    place,
     settings,
 )
 from slurm_plugin.cli.target import KeptNameOption, WaitOption, newest, seconds, target
@@ -53,20 +55,21 @@ def command(
 ) -> None:
     """End a job, and say how a new one goes on from its newest checkpoint."""
     patience, known = seconds(timeout), settings(config)
+    look = partial(place, known, uri, endpoint_url, cluster)
     client = commands(known)
     shown = find_job(client.jobs(), job)
     if over(shown):
         raise NotPossible(f"job {job} has ended already ({words(shown)})")
     if keep_checkpoint and not shown.has("PENDING"):
         require_running(shown, f"there is no checkpoint to wait for. scancel {job} ends it all the same")
-        wanted = target(shown, job, name, known, uri, endpoint_url, cluster)
+        wanted = target(shown, job, name, look())
         with as_owner(shown):
             client.signal(shown.name_id, asked.SIGNAL.name.removeprefix("SIG"))
         wanted.wait(Kind.COMMIT, client, patience)
     with as_owner(shown):
         client.end(shown.name_id)
     _wait_for_its_end(client, shown)
-    last, run = newest(shown, job, name, known, uri, endpoint_url, cluster)
+    last, run = newest(shown, job, name, look)
     rest = "" if run is None else story.by_hand(last, run)
     commit = last.summary.commits[-1] if last is not None and last.summary.commits else None
     outcome(json, Outcome.of(job, "cancelled", f"job {job} is cancelled. {rest}".rstrip(), run, commit))

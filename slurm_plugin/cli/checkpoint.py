@@ -8,7 +8,7 @@ from job_wrapper.store.io_types import Kind
 from slurm_plugin.cli import output
 from slurm_plugin.cli.acting import SlurmJobArgument, as_owner, commands, find_job, require_running
 from slurm_plugin.cli.outcome import Outcome, outcome
-from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, settings
+from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, place, settings
 from slurm_plugin.cli.target import KeptNameOption, NoWaitOption, WaitOption, at, seconds, target
 
 
@@ -28,7 +28,7 @@ def command(
     client = commands(known)
     shown = find_job(client.jobs(), job)
     require_running(shown, "there is no program to ask for a checkpoint")
-    wanted = target(shown, job, name, known, uri, endpoint_url, cluster)
+    wanted = target(shown, job, name, place(known, uri, endpoint_url, cluster))
     with as_owner(shown):
         client.signal(shown.name_id, asked.SIGNAL.name.removeprefix("SIG"))
     if no_wait:

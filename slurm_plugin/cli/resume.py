@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from functools import partial
+
 from slurm_plugin.cli.acting import NotPossible, SlurmJobArgument, as_owner, commands, find_job, over, words
 from slurm_plugin.cli.outcome import Outcome, outcome
 from slurm_plugin.cli.source import (
@@ -10,6 +12,7 @@ from slurm_plugin.cli.source import (
     EndpointOption,
     JsonOption,
     UriOption,
+    place,
     settings,
 )
 from slurm_plugin.cli.target import at, newest
@@ -40,7 +43,7 @@ def command(
     if not shown.has("PENDING"):
         outcome(json, Outcome(job, "running", f"job {job} goes on: it is no longer to be suspended"))
         return
-    last, run = newest(shown, job, None, known, uri, endpoint_url, cluster)
+    last, run = newest(shown, job, None, partial(place, known, uri, endpoint_url, cluster))
     commit = last.summary.commits[-1] if last is not None and last.summary.commits else None
     goes_on = f", and goes on from {at(commit)}" if commit is not None else ""
     text = f"job {job} is released: it starts as soon as Slurm has a node for it{goes_on}"

@@ -10,7 +10,7 @@ from job_wrapper.run import asked
 from job_wrapper.store.io_types import CommitRef, Kind
 from slurm_plugin.cli.acting import NotPossible, SlurmJobArgument, as_owner, commands, find_job, require_running
 from slurm_plugin.cli.outcome import Outcome, outcome
-from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, settings
+from slurm_plugin.cli.source import ClusterOption, ConfigOption, EndpointOption, JsonOption, UriOption, place, settings
 from slurm_plugin.cli.target import KeptNameOption, NoAnswer, NoWaitOption, Target, WaitOption, at, seconds, target
 from slurm_plugin.slurm.cli import CliClient
 
@@ -53,7 +53,7 @@ def command(
             f"job {job} {how}, so Slurm can't hold it and start it again. `spotburst cancel {job} --keep-checkpoint` ends it after a "
             "checkpoint, from which a new job goes on"
         )
-    wanted = target(shown, job, name, known, uri, endpoint_url, cluster)
+    wanted = target(shown, job, name, place(known, uri, endpoint_url, cluster))
     with as_owner(shown):
         client.hold(shown.name_id)  # the wrapper sees it, and a requeue by anybody else keeps it held too
         try:

@@ -25,8 +25,7 @@ from job_wrapper.run.options import EPHEMERAL
 from job_wrapper.store import RunLog
 from job_wrapper.store.io_types import CommitRef, Entry, Kind
 from slurm_plugin.cli.acting import NotPossible, find_job, over, words
-from slurm_plugin.cli.source import Place, find_run, place
-from slurm_plugin.config import Config
+from slurm_plugin.cli.source import Place, find_run
 from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.records import Job
 
@@ -154,17 +153,8 @@ class Target:
             raise NotPossible(f"job {self.job.name_id} has ended meanwhile ({words(shown)}), without an answer")
 
 
-def target(
-    job: Job,
-    typed: str,
-    name: str | None,
-    config: Config | None,
-    uri: str | None,
-    endpoint_url: str | None,
-    cluster: str | None,
-) -> Target:
+def target(job: Job, typed: str, name: str | None, where: Place) -> Target:
     """The attempt of this running job. Raises ``NotPossible`` or ``UsageError`` that says why it can't be asked, ``StoreError``."""
-    where = place(config, uri, endpoint_url, cluster)
     try:
         run = find_run(where, typed, name, job)
     except UsageError as error:
@@ -183,18 +173,10 @@ def target(
     return Target(job, where, run, tail, frozenset(asked.read_answers(where.store, run, tail.epoch)))
 
 
-def newest(
-    job: Job,
-    typed: str,
-    name: str | None,
-    config: Config | None,
-    uri: str | None,
-    endpoint_url: str | None,
-    cluster: str | None,
-) -> tuple[Entry | None, str | None]:
-    """The newest entry of the log of a job's run, and the run's path; None where that can't be told from here."""
+def newest(job: Job, typed: str, name: str | None, look: Callable[[], Place]) -> tuple[Entry | None, str | None]:
+    """The newest entry of the log of a job's run, and the run's path; None where that can't be told from here. ``look`` for its store."""
     try:
-        where = place(config, uri, endpoint_url, cluster)
+        where = look()
         run = find_run(where, typed, name, job)
         return RunLog(where.store, run).tail(), run
     except SpotburstError:
