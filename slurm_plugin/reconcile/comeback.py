@@ -203,8 +203,9 @@ class _Dealer:
             if replacement.node in dealt and node is not None and bootable(node):
                 yield PowerUp(replacement.node, job.job_id, job.name_id, job.restart_count, replacement.because)
         if waits or not job.has("PENDING"):  # not for one that waits for something else: that may take days
+            idle_told = self._idle_told(job)
             for name in dealt:
-                if ready(self.nodes[name]) and self.view.now - self.nodes[name].last_busy >= self.view.policy.idle_told:
+                if ready(self.nodes[name]) and self.view.now - self.nodes[name].last_busy >= idle_told:
                     yield KeepIdle(name)
         if (
             waits
@@ -216,6 +217,12 @@ class _Dealer:
             and not any(ready(self.nodes[name]) for name in left)
         ):
             yield StartNow(job.job_id, job.name_id, job.restart_count, tuple(dealt))
+
+    def _idle_told(self, job: Job) -> float:
+        """Idle time after which its nodes are told that they are idle, in seconds: a third of SuspendTime, which is the highest of a node's partitions."""
+        shown = [self.view.partitions[name].suspend_time for name in job.partitions if name in self.view.partitions]
+        unknown = self.view.policy.idle_told
+        return min((unknown if time is None else time / 3 for time in shown), default=unknown)
 
     def _too_soon(self, job: Job, dealt: list[str]) -> bool:
         """Whether a node that it ran on may take its next launch for one that is revoked.

@@ -65,7 +65,8 @@ class Policy:
     orphan_grace: float = 120.0
     requeue_window: float = 240.0
     idle_told: float = 10.0
-    """Idle time after which a node that a job comes back to is told that it is idle. `spotburst check` tells of a SuspendTime that is too short."""
+    """Idle time after which a node that a job comes back to is told that it is idle, where its partition shows no SuspendTime of its own.
+    `spotburst check` tells of one that is too short."""
     limits: Limits = field(default_factory=Limits)
     least_attempt: float = 600.0
     """What an attempt takes at least until it has something to show for its cost: the interval of checkpoints."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from dataclasses import replace
 from typing import Any
 
@@ -344,6 +345,15 @@ def test_a_prepared_node_is_told_that_it_is_idle_before_its_suspend_time_is_over
     v = view([DRAINED, n2], [coming], [I1, intent("n2")], [machine(I1), machine(intent("n2"))], replacements=prepared)
     assert bool(of(decide(v), KeepIdle)) is told
     assert not of(decide(replace(v, replacements=(), jobs=())), KeepIdle), "for nobody"
+
+
+@pytest.mark.parametrize(("shown", "idle", "told"), [(300, 99, False), (300, 100, True), (6, 2, True), (None, 10, True), (math.inf, 1e6, False)])  # fmt: skip
+def test_it_goes_by_the_suspend_time_that_the_partition_shows(shown: float | None, idle: float, told: bool) -> None:
+    n2 = replace(node("n2", "IDLE"), last_busy=int(NOW - idle))
+    shows = {"spot": Partition("spot", ("n1", "n2"), preempt_mode="REQUEUE", suspend_time=shown)}
+    prepared = (Replacement(1, "n2", NOW - 60, "reclaimed"),)
+    v = view([n2], [waiting(1)], [intent("n2")], [machine(intent("n2"))], replacements=prepared, partitions=shows)
+    assert bool(of(decide(v), KeepIdle)) is told
 
 
 def test_two_waiting_jobs_never_get_the_same_node() -> None:
