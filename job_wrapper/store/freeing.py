@@ -190,9 +190,8 @@ class Sweep:
             yield from self.store.list(top)
             return
         for job in self.store.folders(top.rstrip("/")):
-            with contextlib.suppress(
-                StoreError
-            ):  # one user's folder, closed or odd, must not keep those of all others from being looked at
+            # One user's folder, closed or odd, must not keep those of all others from being looked at.
+            with contextlib.suppress(StoreError):
                 yield from self.store.list(f"{top}{job}/")
 
     def one(self, run: str, entry: Entry) -> Swept:

@@ -1,4 +1,5 @@
 # Plain strings and descriptors, not pathlib: this is the innermost loop of a save.
+# All calls that change something are in this file: tests of crashes put another ``os`` in its place.
 # ruff: noqa: PTH102, PTH104, PTH106, PTH108, PTH112, PTH116, PTH120, PTH123
 """The store on a POSIX file system: local disk, NFS, Lustre.
 
@@ -22,9 +23,9 @@ from job_wrapper.store.direct import PAGE, direct_length, set_direct
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.mapping import map_file, read_pages
 from job_wrapper.store.paths import MAX_KEY, check_key
+from job_wrapper.store.posix_errors import translated
 from job_wrapper.store.regular import open_regular
 
-_REFUSED = {errno.EACCES, errno.EPERM, errno.EROFS, errno.ENAMETOOLONG}
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 MARK = "~"
 
@@ -48,7 +49,7 @@ class PosixStore:
             os.fsync(unfinished.fd)
             result = _link(unfinished.path, path)
         except OSError as error:
-            raise _translated(error, path) from error
+            raise translated(error, path) from error
         finally:
             unfinished.remove()
         _sync_directory(path)
@@ -76,10 +77,10 @@ class PosixStore:
             except FileNotFoundError as error:
                 # No directory yet, or another process has just removed it as empty.
                 if attempt == 4:
-                    raise _translated(error, path) from error
+                    raise translated(error, path) from error
                 self._make_directory(os.path.dirname(path))
             except OSError as error:
-                raise _translated(error, path) from error
+                raise translated(error, path) from error
         raise AssertionError
 
     def is_there(self) -> bool:
@@ -99,7 +100,7 @@ class PosixStore:
                     os.mkdir(directory)
                     self._share(directory)
             except OSError as error:
-                raise _translated(error, directory) from error
+                raise translated(error, directory) from error
             _sync_directory(directory)
 
     def _share(self, directory: str) -> None:
@@ -140,7 +141,7 @@ class PosixStore:
         """An object that is not there, or a whole file system that is not: only the first says something about the object."""
         if error.errno == errno.ENOENT and self.is_there():
             return ObjectMissing(f"{path}: not there")
-        return _translated(error, path)
+        return translated(error, path)
 
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""
@@ -213,7 +214,7 @@ class PosixStore:
                 except FileNotFoundError:
                     continue  # deleted meanwhile
                 except OSError as error:
-                    raise _translated(error, entry.path) from error
+                    raise translated(error, entry.path) from error
 
     def _scan(self, folder: str) -> builtins.list[os.DirEntry[str]]:
         path = f"{self._root}/{folder}" if folder else self._root
@@ -222,12 +223,11 @@ class PosixStore:
                 return list(entries)
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self.is_there():
-                raise _translated(
-                    error, path
-                ) from error  # all of it is away: to show nothing would be to say that there is nothing
+                # All of it is away: to show nothing would be to say that there is nothing.
+                raise translated(error, path) from error
             return []
         except OSError as error:
-            raise _translated(error, path) from error
+            raise translated(error, path) from error
 
     def delete(self, keys: Iterable[str]) -> None:
         """``ObjectStore.delete``; folders that it leaves empty go too."""
@@ -238,7 +238,7 @@ class PosixStore:
                 with contextlib.suppress(FileNotFoundError):
                     os.unlink(path)
             except OSError as error:
-                raise _translated(error, path) from error
+                raise translated(error, path) from error
             folders.add(os.path.dirname(path))
         for folder in folders:
             while len(folder) > len(self._root):
@@ -311,7 +311,7 @@ class PosixWriter:
                 view = view[self._write_directly(self._file.fd, view[:directly]) :]
             _write_all(self._file.fd, view)
         except OSError as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
         self._length += length
 
     def _write_directly(self, fd: int, view: memoryview) -> int:
@@ -340,7 +340,7 @@ class PosixWriter:
             self._file.close()
             os.rename(self._file.path, self._path)
         except OSError as error:
-            raise _translated(error, self._path) from error
+            raise translated(error, self._path) from error
         self._file = None
         _sync_directory(self._path)
 
@@ -388,19 +388,4 @@ def _sync_directory(path: str) -> None:
     except OSError as error:
         if error.errno == errno.EINVAL:
             return  # some network file systems can't sync a directory: they do it by themselves
-        raise _translated(error, folder) from error
-
-
-def _translated(error: OSError, path: str) -> StoreError:
-    text = error.strerror or str(error)
-    if error.errno == errno.ENOENT:
-        return StoreError(f"{path}: its folder is not there any more: was its file system unmounted?")
-    if error.errno in _REFUSED:
-        return StoreRefused(
-            f"{path}: {text}. Give a checkpoint URI where this user may write (a folder for several users: mode 1777 before its first use)"
-        )
-    if error.errno in (errno.ENOSPC, errno.EDQUOT):
-        return StoreError(
-            f"{path}: {text}: free some space there, keep fewer checkpoints, or use another checkpoint URI"
-        )
-    return StoreError(f"{path}: {text}")
+        raise translated(error, folder) from error

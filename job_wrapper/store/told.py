@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 from job_wrapper.notice.types import LAST_SECOND
-
-_MOST = 1 << 62
+from job_wrapper.protocol import MOST
 
 
 def seconds(value: object) -> float | None:
@@ -16,4 +15,4 @@ def seconds(value: object) -> float | None:
 
 def whole(value: object) -> int | None:
     """A step or a count, which may be below 0; None for anything else."""
-    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= _MOST else None
+    return value if isinstance(value, int) and not isinstance(value, bool) and abs(value) <= MOST else None
