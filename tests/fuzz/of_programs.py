@@ -6,7 +6,9 @@ import contextlib
 import json
 import selectors
 import socket
+import sys
 import threading
+import traceback
 from collections.abc import Callable
 
 from job_wrapper.client import Connection, ConnectionLost
@@ -145,9 +147,6 @@ def _metadata(room: Room, speaks: str) -> Feed:
     failed: list[str] = []
 
     def handle_error(*_: object) -> None:
-        import sys
-        import traceback
-
         error = sys.exc_info()[1]
         if not isinstance(error, (ConnectionError, TimeoutError)):
             failed.append("".join(traceback.format_exception(error)))

@@ -4,7 +4,9 @@ from __future__ import annotations
 
 import contextlib
 import json
+import shutil
 from collections.abc import Callable
+from pathlib import Path
 from typing import Any
 
 from job_wrapper.checkpoint import bundles, state
@@ -73,22 +75,22 @@ def targets() -> list[Target]:
     """All of them."""
     damaged = (Damaged,)
     return [
-        pure("entry", _either("entry", _read_entry), tuple(map(_open, _ENTRIES)) + _ENTRIES, damaged),
-        pure("manifest", _either("manifest", _read_manifest), (_open(_MANIFEST), _MANIFEST), damaged),
-        pure("part", _either("part", _read_part), (_open(_PART), _PART, _open(_TREE)), damaged),
+        pure("entry", _either("entry", _read_entry), tuple(map(unsealed, _ENTRIES)) + _ENTRIES, damaged),
+        pure("manifest", _either("manifest", _read_manifest), (unsealed(_MANIFEST), _MANIFEST), damaged),
+        pure("part", _either("part", _read_part), (unsealed(_PART), _PART, unsealed(_TREE)), damaged),
         pure("bundle-index", lambda data: _bundles(data), (_INDEX,), damaged),
         pure("state", lambda data: state.decode(state.parse(data), {}), (_SKELETON,), damaged),
-        Target("state-directory", _tree, (_open(_TREE), _TREE), (Damaged, UsageError, ObjectMissing, OSError)),
-        pure("run-log", _log, (b"\n".join(map(_open, _ENTRIES)),), (SpotburstError,)),
+        Target("state-directory", _tree, (unsealed(_TREE), _TREE), (Damaged, UsageError, ObjectMissing, OSError)),
+        pure("run-log", _log, (b"\n".join(map(unsealed, _ENTRIES)),), (SpotburstError,)),
         pure("small-objects", _small, tuple(json.dumps(o).encode() for o in (
             _REPORT, {"format": 1, "type": "pointer", "run": RUN}, {"format": 1, "type": "answer", "error": "x"})), damaged),
         pure("store-names", _names, (RUN, f"{RUN}/log/00000001.json", _PACK, f"{RUN}/data/e00000001/gang/000001-00000002.json", "c/jobs/12/main"), (Damaged, UsageError)),
     ]  # fmt: skip
 
 
-def _open(sealed: bytes) -> bytes:
+def unsealed(data: bytes) -> bytes:
     """Without its seal: what is changed then is sealed anew, so that it is read."""
-    found = json.loads(sealed)
+    found = json.loads(data)
     del found["checksum"]
     return json.dumps(found, separators=(",", ":")).encode()
 
@@ -175,9 +177,7 @@ def _tree(room: Room) -> Feed:
     return feed
 
 
-def _gone(path: Any) -> None:
-    import shutil
-
+def _gone(path: Path) -> None:
     if path.is_dir() and not path.is_symlink():
         shutil.rmtree(path, ignore_errors=True)
     else:

@@ -1,4 +1,5 @@
-"""A short round of tests/fuzz, the same each time: every reader of what comes from outside bears its examples and some hundred changes of them."""
+"""A short round of tests/fuzz, the same each time: every reader of what comes from outside bears some of its examples
+and of what is made of them."""
 
 from __future__ import annotations
 
