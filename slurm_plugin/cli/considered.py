@@ -8,6 +8,7 @@ from job_wrapper.store.io_types import Entry
 from slurm_plugin.cli.memory import remembered
 from slurm_plugin.cli.offerings import Row, rows
 from slurm_plugin.config import Config
+from slurm_plugin.ledger_records import WAITING
 from slurm_plugin.reconcile.offers import situation
 from slurm_plugin.requeue import left_of
 from slurm_plugin.slurm.records import Job
@@ -23,7 +24,8 @@ def considered_for(config: Config, job: Job | None, newest: Entry | None) -> lis
     wanted = {name for p in config.partitions if p.name in job.partitions for name in p.nodesets}
     memory, now = remembered(config), time.time()
     left = None if newest is None else left_of(newest)
-    since = memory.waits.get(job.job_id)
+    waits = memory.counters.get((f"job:{job.job_id}", WAITING))
+    since = waits.last if waits else None
     found = []
     for nodeset in config.nodesets:
         if nodeset.name in wanted:

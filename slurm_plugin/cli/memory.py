@@ -10,7 +10,7 @@ from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config
 from slurm_plugin.errors import ConfigError
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import WAITING
+from slurm_plugin.ledger_records import Counter
 from slurm_plugin.placement import Experience, OfferingState
 from slurm_plugin.prices import OF_CLOUDS, Cost, PriceTable, cost, load_prices
 from slurm_plugin.timeline import Attempt
@@ -18,12 +18,12 @@ from slurm_plugin.timeline import Attempt
 
 @dataclass(frozen=True, slots=True)
 class Remembered:
-    """``missing``: why the ledger could not be read, "" if it was. ``waits``: by job id, since when it finds no capacity (Unix seconds)."""
+    """``missing``: why the ledger could not be read, "" if it was. ``counters``: as the ledger has them."""
 
     states: Mapping[str, OfferingState] = field(default_factory=dict)
     seen: Mapping[str, Experience] = field(default_factory=dict)
     live: Mapping[str, float] = field(default_factory=dict)
-    waits: Mapping[int, float] = field(default_factory=dict)
+    counters: Mapping[tuple[str, str], Counter] = field(default_factory=dict)
     table: PriceTable | None = None
     missing: str = ""
     sizes: Mapping[str, MachineSize] = field(default_factory=dict)
@@ -39,13 +39,14 @@ def remembered(config: Config) -> Remembered:
     table, fault = _table(config)
 
     def all_of(ledger: Ledger) -> Remembered:
-        waits = {
-            int(name.removeprefix("job:")): counter.last
-            for (name, kind), counter in ledger.counters().items()
-            if kind == WAITING
-        }
         return Remembered(
-            ledger.offerings(), ledger.experience(), ledger.live_prices(), waits, table, fault, ledger.sizes()
+            ledger.offerings(),
+            ledger.experience(),
+            ledger.live_prices(),
+            ledger.counters(),
+            table,
+            fault,
+            ledger.sizes(),
         )
 
     found, why = from_ledger(config, all_of)

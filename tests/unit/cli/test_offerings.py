@@ -2,15 +2,17 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
+import time
 from collections.abc import Callable, Iterator
 
 import pytest
 
 from slurm_plugin.cloud.provider import RefusalKind
 from slurm_plugin.ledger import Ledger
-from slurm_plugin.ledger_records import Charge
+from slurm_plugin.ledger_records import WAITING, Charge
 from tests.unit.cli.conftest import Said, Site
 
 Spotburst = Callable[..., Said]
@@ -88,6 +90,13 @@ def test_what_is_blocked_says_how_it_is_cleared(spotburst: Spotburst, ledger: Le
     wrong = spotburst("offerings", "clear", "moon")
     assert wrong.code == 2
     assert f"no such offering in burst.yaml; there are: {DEAR}, {A}, {B}, or all" in wrong.err
+
+
+def test_a_damaged_name_in_the_ledger_keeps_no_offering_from_being_shown(spotburst: Spotburst, ledger: Ledger) -> None:
+    ledger.count("jo\ufffd:7", WAITING)
+    said = spotburst("offerings", "--json")
+    assert said.code == 0, said.err
+    assert {row["offering"] for row in json.loads(said.out)} == {A, B, DEAR}
 
 
 def test_clearing_makes_no_ledger(spotburst: Spotburst, site: Site) -> None:
@@ -171,6 +180,23 @@ def test_describe_looks_at_what_is_left_of_a_run_as_the_manager_does(
 
     assert asked_first(50, 0) == A
     assert asked_first(95, 1) == DEAR, "the last tenth of the run"
+
+
+def test_describe_looks_at_how_long_a_job_has_found_no_capacity(
+    spotburst: Spotburst, site: Site, ledger: Ledger, fake_squeue: Callable[..., None]
+) -> None:
+    burst = site.folder / "burst.yaml"
+    burst.write_text(burst.read_text().replace("{failures: 2}", "{wait: 1h}"))
+    fake_squeue(job_id=123, job_state="PENDING", partition="spot")
+
+    def is_asked() -> list[str]:
+        rows = json.loads(spotburst("describe", "123", "--json").out)["offerings"]
+        return [row["offering"] for row in rows if row["place"] is not None]
+
+    assert is_asked() == [A, B]
+    with contextlib.closing(Ledger.open(site.folder / "state" / "ledger.db", lambda: time.time() - 7200)) as before:
+        before.wait_begins(123)
+    assert is_asked() == [A, B, DEAR]
 
 
 @pytest.fixture
