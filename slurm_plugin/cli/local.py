@@ -69,6 +69,10 @@ def up(
     cluster.start()
     names = ", ".join(f"{len(n.node_names)} {n.name}" for n in cluster.config.nodesets)
     output.console().print(f"A cluster runs in {cluster.root!s}: {names} nodes, powered down until a job needs them.\n")
+    if cluster.first_job_id > 1:
+        output.console().print(
+            f"The folder is an earlier cluster's, with its jobs' checkpoints: the first job's number is {cluster.first_job_id}.\n"
+        )
     output.console().print("In your shell:")
     output.console().print(f"  export SLURM_CONF={cluster.slurm_conf!s}")
     output.console().print(f"  export PATH={cluster.environment['PATH'].split(os.pathsep)[0]}:$PATH\n")

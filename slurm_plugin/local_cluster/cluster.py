@@ -65,6 +65,7 @@ class LocalCluster:
         self._accounting: accounting.Accounting | None = None
         self._site = site
         self._config: Config | None = None
+        self.first_job_id = 1  # beyond an earlier cluster's in this folder, from `start` on
         self._handlers: dict[int, Any] = {}
         self._jobs = 0
 
@@ -219,6 +220,7 @@ class LocalCluster:
         version = self.version()
         if self.with_accounting:
             self._accounting = accounting.Accounting(self.root, str(subnet.network_address + 1))
+        self.first_job_id = self._first_job_id()
         site = render.Site(
             control_host=socket.gethostname().split(".")[0],
             control_address=str(subnet.network_address + 1),
@@ -227,7 +229,7 @@ class LocalCluster:
             run_dir=self.root / "run",
             control_port=free_port(16800 + subnet.network_address.packed[2]),
             munge_socket=self.munge.socket,
-            first_job_id=self._first_job_id(),
+            first_job_id=self.first_job_id,
             **{**self._site, "more": (*self._lines(), *self._site.get("more", ()))},
         )
         programs = render.Programs.beside_python()

@@ -116,3 +116,6 @@ def test_a_first_job(shell: Shell, tmp_path: Path) -> None:
         elif line.startswith("sbatch"):
             assert said == "Submitted batch job 1\n"
     assert lines[-1].startswith("spotburst local down")
+    status, said = shell.type(f"spotburst local up {tmp_path / 'cluster'}")
+    assert status == 0
+    assert "the first job's number is 2." in said
