@@ -22,7 +22,7 @@ from slurm_plugin.cli.source import (
     UriOption,
     open_run,
 )
-from slurm_plugin.cli.story import lost_steps
+from slurm_plugin.cli.story import lost_steps, outside_slurm
 from slurm_plugin.slurm.records import Job
 from slurm_plugin.timeline import Attempt, Gap, attempts, gap
 
@@ -142,4 +142,6 @@ def _state(one: Attempt, shown: Job | None) -> str:
         return "ended"
     if one.why in ("lost", "suspended", "finished"):
         return one.why
-    return "requeued" if one.exit_code is None else f"exit {one.exit_code}"
+    if one.exit_code is not None:
+        return f"exit {one.exit_code}"
+    return "interrupted" if outside_slurm(one.job_id) else "requeued"

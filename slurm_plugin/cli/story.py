@@ -207,8 +207,12 @@ def _gone_on_by_another(job: Job, last: Entry) -> bool:
 
 
 def _outside_slurm(last: Entry | None) -> bool:
+    return last is not None and not is_freed(last) and outside_slurm(last.writer.job_id)
+
+
+def outside_slurm(job_id: str) -> bool:
     """By the name that stands for a job's id there: of the wrapper's process, or of a program that has no wrapper."""
-    return last is not None and not is_freed(last) and re.match(rf"({LOCAL}|\d+)-", last.writer.job_id) is not None
+    return re.match(rf"({LOCAL}|\d+)-", job_id) is not None
 
 
 def _running(job: Job, last: Entry | None) -> str:

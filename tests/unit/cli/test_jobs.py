@@ -282,6 +282,7 @@ def test_a_run_outside_slurm_needs_no_answer_of_slurm(site: Site, spotburst: Spo
     stopped = spotburst("describe", "mine").out
     assert "Next        nothing by itself: the same `spotburst run` again goes on from the start" in stopped
     assert "can't be asked" not in stopped
+    assert json.loads(spotburst("attempts", "mine", "--json").out)[0]["state"] == "interrupted"
 
 
 @pytest.mark.parametrize("command", ["describe", "cost", "report"])
