@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import time
+from collections.abc import Sequence
 from dataclasses import asdict
 
 from job_wrapper.errors import UsageError
 from job_wrapper.interval import Interval
+from job_wrapper.run.counters import ATTRIBUTE as PROGRESS
+from job_wrapper.run.counters import counters_of
 from job_wrapper.store import RunLog
-from job_wrapper.store.io_types import Entry
+from job_wrapper.store.io_types import CommitRef, Entry
 from slurm_plugin.cli import output, story
 from slurm_plugin.cli.attempts import attempts_of
 from slurm_plugin.cli.charges import charged
@@ -107,7 +110,7 @@ def command(
                 else None,
             ),
             ("Offering", last.offering if last else None),
-            ("Checkpoint", _checkpoint(newest.step, newest.seq, newest.time) if newest else "none yet"),
+            ("Checkpoint", _checkpoint(newest, entries) if newest else "none yet"),
             ("Interval", _interval(pace)),
             ("Next", next_words),
             ("Cost", _cost(whole, currency)),
@@ -151,6 +154,9 @@ def _interval(told: Interval | None) -> str | None:
     return None if told is None else f"{output.duration(told.seconds)}: {told.why}"
 
 
-def _checkpoint(step: int | None, seq: int, when: float) -> str:
-    at = f"step {step}, " if step is not None else ""
-    return f"{at}entry {seq}, {output.duration(max(0.0, time.time() - when))} ago"
+def _checkpoint(newest: CommitRef, entries: Sequence[Entry]) -> str:
+    body = next((entry.body for entry in reversed(entries) if entry.seq == newest.seq), {})
+    counters = counters_of(body.get(PROGRESS))
+    of = f" of {counters.total}" if counters and counters.total and newest.step is not None else ""
+    at = f"step {newest.step}{of}, " if newest.step is not None else ""
+    return f"{at}entry {newest.seq}, {output.duration(max(0.0, time.time() - newest.time))} ago"

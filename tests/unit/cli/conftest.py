@@ -66,7 +66,14 @@ class Site:
         return log.claim(writer, keep=2, body=body)
 
     def commit(
-        self, claim: Claim, step: int | None, content: bytes, *, resumed: int | None = -1, urgent: bool = False
+        self,
+        claim: Claim,
+        step: int | None,
+        content: bytes,
+        *,
+        resumed: int | None = -1,
+        urgent: bool = False,
+        total: int | None = None,
     ) -> Entry:
         """``resumed``: the step that the program went on from (None: from the start); -1: told already."""
         writer = PartWriter(self.store, claim.data_prefix, "rank-0")
@@ -78,6 +85,8 @@ class Site:
         body: dict[str, object] = {"reason": "reclaim" if urgent else "interval", "urgent": urgent, "seconds": 0.25}
         if resumed != -1:
             body |= {"resumed_at": self.now - 1.0, "restored_step": resumed}
+        if total is not None:
+            body["progress"] = {"completed": step, "total": total}
         return claim.commit(manifest, step=step, body=body)
 
     def reclaimed_twice(self, job: str = "123", keep: int | None = None) -> Claim:

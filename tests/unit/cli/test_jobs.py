@@ -123,6 +123,14 @@ def test_describe_tells_the_story_in_order(site: Site, spotburst: Spotburst) -> 
     assert "slurm.conf is not there" in said.out
 
 
+def test_describe_tells_how_far_a_run_is_whose_program_told_its_total(site: Site, spotburst: Spotburst) -> None:
+    claim = site.claim("123")
+    site.commit(claim, 10, b"x")
+    assert "Checkpoint  step 10, entry" in spotburst("describe", "123").out
+    site.commit(claim, 20, b"y", total=50)
+    assert "Checkpoint  step 20 of 50, entry" in spotburst("describe", "123").out
+
+
 def test_describe_as_json(site: Site, spotburst: Spotburst) -> None:
     site.reclaimed_twice()
     found = json.loads(spotburst("describe", "123", "--json").out)
