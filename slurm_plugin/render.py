@@ -151,7 +151,9 @@ def _common(config: Config, version: Version, programs: Programs, *, power_save_
         slurmctld.append("cloud_reg_addrs")
     if power_save_interval is not None:
         slurmctld.append(f"power_save_interval={power_save_interval}")
-    scheduler = ["bf_interval=5", "sched_interval=5"] if power_save_interval is not None else []
+    # A job that is told to begin waits for the scheduler's next turn, up to batch_sched_delay (3 s by itself) after the last one.
+    own = ["bf_interval=5", "sched_interval=5", "batch_sched_delay=1"]
+    scheduler = own if power_save_interval is not None else []
     preempt: list[str] = []
     if version < (23, 2, 0):  # 22.05 has no PreemptParameters
         slurmctld.append("preempt_send_user_signal")

@@ -11,6 +11,7 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
+from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -328,6 +329,30 @@ def test_destroy_finds_machines_whose_notes_are_lost(cloud: LocalCloud) -> None:
     assert still_there(processes) == []
     assert network.bridge_owner(cloud.config.bridge) is None
     cloud.destroy()
+
+
+def test_a_bridge_keeps_its_hardware_address(tmp_path: Path) -> None:
+    """Else the other machines reach nobody for some seconds when one comes or goes."""
+
+    def address() -> str:
+        (link,) = [link for link in network.links() if link["ifname"] == "sbt-kept"]
+        return str(link["address"])
+
+    assert network.make_bridge("sbt-kept", str(tmp_path))
+    try:
+        network.address_bridge("sbt-kept", IPv4Address("10.99.252.1"), 24)
+        before = address()
+        # A port whose address is lower than any other.
+        network.ip(
+            *["link", "add", "name", "sbt-low", "address", "00:00:00:00:00:02", "master", "sbt-kept", "type", "veth"]
+        )
+        network.ip(*["link", "set", "dev", "sbt-low", "up"])
+        assert address() == before
+        network.delete_link("sbt-low")
+        assert address() == before
+    finally:
+        network.delete_link("sbt-low")
+        network.delete_link("sbt-kept")
 
 
 def test_another_clusters_bridge_is_refused(cloud: LocalCloud, tmp_path: Path) -> None:

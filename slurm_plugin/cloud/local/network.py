@@ -64,7 +64,12 @@ def owner_name(owner: str) -> str:
 
 
 def address_bridge(bridge: str, address: IPv4Address, prefix: int) -> None:
-    """Give the bridge its address and switch it on. Any number of times."""
+    """Give the bridge its addresses and switch it on. Any number of times.
+
+    Its hardware address, too: without one of its own a bridge takes its ports' lowest. That is another one whenever a machine comes or goes,
+    and the others, who still send to the last one, reach nobody here for some seconds (Linux 6: br_stp_recalculate_bridge_id).
+    """
+    ip("link", "set", "dev", bridge, "address", hardware_address(address))
     ip("address", "replace", f"{address}/{prefix}", "dev", bridge)
     ip("link", "set", "dev", bridge, "up")
 
