@@ -23,6 +23,12 @@ class SlurmRefused(SpotburstError):
     reason = "SlurmRefused"
 
 
+class LedgerDamaged(SpotburstError):
+    """The manager's ledger was damaged while it ran. Started again it begins a new one."""
+
+    reason = "LedgerDamaged"
+
+
 class CloudUnavailable(SpotburstError):
     """A cloud's API does not answer or throttles. Nothing may be concluded about its instances; try again later."""
 

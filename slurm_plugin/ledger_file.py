@@ -32,6 +32,8 @@ class LedgerFile:
     """
 
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
+        self.doubtful = False
+        """Something has failed since the file was last looked through: see ``damage``."""
         self._db = connection
         connection.text_factory = _text
         self._clock = clock
@@ -77,10 +79,36 @@ class LedgerFile:
         """Close the file."""
         self._db.close()
 
+    def damage(self) -> str:
+        """Path and fault for which ``open`` would move the file aside; "" where that is nothing, or can't be told now. Reads all of the file.
+
+        By a connection of its own: the one that is in use still knows pages as they were before.
+        """
+        self.doubtful = False
+        path = next(Path(row[2]) for row in self._db.execute("PRAGMA database_list") if row[1] == "main")
+        try:
+            with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10.0)) as db:
+                db.text_factory = _text
+                _check_version(db, path)
+                _check(db)
+        except (ConfigError, sqlite3.OperationalError):
+            return ""
+        except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
+            return f"{path}: {error}"
+        return ""
+
+    @contextlib.contextmanager
+    def _doubting(self) -> Iterator[None]:
+        try:
+            yield
+        except (sqlite3.Error, UnicodeDecodeError):
+            self.doubtful = True
+            raise
+
     @contextlib.contextmanager
     def batch(self) -> Iterator[None]:
         """Several writes as one transaction: all or none."""
-        with self._lock:
+        with self._lock, self._doubting():
             if self._depth:
                 self._depth += 1
                 try:
@@ -101,7 +129,7 @@ class LedgerFile:
                 self._depth = 0
 
     def _rows(self, sql: str, *values: Any) -> list[Any]:
-        with self._lock:
+        with self._lock, self._doubting():
             return self._db.execute(sql, values).fetchall()
 
     def _do(self, sql: str, *values: Any) -> int:
@@ -166,15 +194,20 @@ def _connect(path: Path) -> sqlite3.Connection:
         db.execute("PRAGMA synchronous=FULL")
         _check_version(db, path)
         db.executescript(f"BEGIN IMMEDIATE; {SCHEMA} PRAGMA user_version={VERSION}; COMMIT;")
-        if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
-            raise sqlite3.DatabaseError("integrity_check found damage")
-        if not _expected() <= _columns(db):
-            raise sqlite3.DatabaseError("its tables lack columns that were made")
-        _check_kinds(db)
+        _check(db)
     except BaseException:
         db.close()
         raise
     return db
+
+
+def _check(db: sqlite3.Connection) -> None:
+    """Raises ``DatabaseError`` for a file that is damaged."""
+    if db.execute("PRAGMA integrity_check(1)").fetchone()[0] != "ok":
+        raise sqlite3.DatabaseError("integrity_check found damage")
+    if not _expected() <= _columns(db):
+        raise sqlite3.DatabaseError("its tables lack columns that were made")
+    _check_kinds(db)
 
 
 def _columns(db: sqlite3.Connection) -> set[tuple[str, str]]:

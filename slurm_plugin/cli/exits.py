@@ -24,7 +24,8 @@ _MEANINGS: dict[int, str] = {
 CODES = {
     "0": "Done.",
     "1": "Looked at, and something is wrong: `check` found a fault, `checkpoints prune` could not delete all; or a question was answered with no.",
-    "2": "Wrong arguments or settings, Slurm can't be asked, or the job is not in a state in which this can be done to it, or has not answered in time.",
+    "2": "Wrong arguments or settings, Slurm can't be asked, or the job is not in a state in which this can be done to it, or has not answered in time; "
+    "of `manager`: its ledger was damaged while it ran.",
     "80 to 92": "As `spotburst run` ends with them, each with its reason: 81 where the store can't be used, 82 where a run is still in use, 83 where "
     "checkpoints are damaged, 87 where none could be made. docs/exit-codes.md has all.",
     "130": "Ended by Ctrl-C.",

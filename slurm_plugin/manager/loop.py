@@ -27,6 +27,7 @@ from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once, log, whereabouts
 from slurm_plugin.manager.service import Service
+from slurm_plugin.manager.sound import Soundness
 from slurm_plugin.manager.status import status_line
 from slurm_plugin.manager.sweeper import Sweeper
 from slurm_plugin.manager.turn import Post
@@ -126,8 +127,9 @@ class Loop:
     def run(self) -> None:
         """Until ``stop``, or until this manager may act no more. An unexpected fault ends one pass, not the loop.
 
-        The watchdog hears of passes that end, so one that hangs has the manager started again.
+        The watchdog hears of passes that end, so one that hangs has the manager started again. Raises ``LedgerDamaged`` where only that helps.
         """
+        sound = Soundness(self.ledger)
         spare_collections()
         for part in self.parts:
             part.start()
@@ -140,13 +142,14 @@ class Loop:
                 if self.post is not None and (why := self.post.lost()):
                     log.warning("this manager stops acting", why=why)
                     break
-                busy = True
+                busy = failed = True
                 try:
                     busy = self.once()
                     if time.monotonic() - pruned > PRUNE_EVERY:
                         self.ledger.prune()
                         pruned = time.monotonic()
                     faults.well("a pass")
+                    failed = False
                 except Exception as error:
                     if faults.fault("a pass", f"failed: {error!r}"):
                         log.error("a pass failed", exc_info=True)
@@ -155,6 +158,7 @@ class Loop:
                         self.monitor.failed()
                     self.waker.wait(1.0)
                 self.service.alive()
+                sound.look(failed)
                 pause = self.config.manager.busy_interval if busy else self.config.manager.interval
                 self.waker.wait(min(pause, self.service.longest_pause))
         finally:

@@ -287,19 +287,24 @@ def burst_yaml(tmp_path: Path, **changes: Any) -> Path:
 MAIN = "import sys; from pathlib import Path; from slurm_plugin.manager import main; sys.exit(main(Path(sys.argv[1])))"
 
 
-def start(config: Path, environ: dict[str, str] | None = None) -> subprocess.Popen[str]:
-    command = [sys.executable, "-c", MAIN, str(config)]
+def start(config: Path, environ: dict[str, str] | None = None, main: str = MAIN) -> subprocess.Popen[str]:
+    command = [sys.executable, "-c", main, str(config)]
     return subprocess.Popen(command, stderr=subprocess.PIPE, text=True, env={**os.environ, **(environ or {})})
 
 
-@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
-def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Path, number: int) -> None:
+def without_slurmctld(tmp_path: Path) -> Path:
+    """burst.yaml of a site whose Slurm commands find no slurmctld."""
     (tmp_path / "slurm.conf").write_text("ClusterName=c\n")
     (tmp_path / "bin").mkdir()
     for name in ("sinfo", "squeue", "scontrol"):
         (tmp_path / "bin" / name).write_text("#!/bin/sh\necho 'Unable to contact slurm controller' >&2\nexit 1\n")
         (tmp_path / "bin" / name).chmod(0o755)
-    config = burst_yaml(tmp_path, manager={"interval": 0.1, "busy_interval": 0.1})
+    return burst_yaml(tmp_path, manager={"interval": 0.1, "busy_interval": 0.1})
+
+
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGINT])
+def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Path, number: int) -> None:
+    config = without_slurmctld(tmp_path)
     listener = Listener(tmp_path / "notify", watchdog=60)
     manager = start(config, listener.environ)
     sock = tmp_path / "state" / "manager.sock"

@@ -1,0 +1,81 @@
+"""A ledger that is damaged on the disk while the manager runs."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import signal
+import sqlite3
+from pathlib import Path
+
+import pytest
+
+from slurm_plugin.errors import LedgerDamaged
+from slurm_plugin.ledger import Ledger
+from slurm_plugin.manager.sound import EVERY, Soundness
+from tests.unit.manager.listener import Listener
+from tests.unit.manager.test_parts import MAIN, start, without_slurmctld
+
+
+def spoil(path: Path) -> None:
+    """All of its pages but the first, which the write before has readers look at anew."""
+    with contextlib.closing(sqlite3.connect(path, timeout=20)) as db:
+        db.execute("INSERT INTO events (time, kind, job, node, text, detail) VALUES (1, 'x', 0, '', '', '')")
+        db.commit()
+        assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "nobody held it up"
+    with path.open("r+b") as file:
+        file.seek(4096)
+        file.write(os.urandom(path.stat().st_size - 4096))
+
+
+def test_the_manager_ends_with_a_word_and_begins_anew_once_it_is_started_again(tmp_path: Path) -> None:
+    config, path = without_slurmctld(tmp_path), tmp_path / "state" / "ledger.db"
+    listener = Listener(tmp_path / "notify", watchdog=60)
+    manager = start(config, listener.environ, f"from slurm_plugin.manager import sound; sound.EVERY = 0.3; {MAIN}")
+    listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
+    spoil(path)
+    _, log = manager.communicate(timeout=30)
+    assert manager.returncode == 2, log
+    assert f"the ledger was damaged while the manager ran ({path}: " in log
+    assert not list(path.parent.glob("*.damaged-*")), "moved by who opens it, when nobody writes to it any more"
+    again = start(config, listener.environ)
+    listener.words.clear()
+    listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
+    again.send_signal(signal.SIGTERM)
+    _, log = again.communicate(timeout=30)
+    assert again.returncode == 0, log
+    assert "the ledger is damaged: moved aside" in log
+    assert "a pass failed" not in log
+    assert list(path.parent.glob("ledger.db.damaged-*"))
+
+
+def test_a_failed_call_is_doubt_enough_and_a_look_is_once_a_minute_at_most(tmp_path: Path) -> None:
+    path, now = tmp_path / "ledger.db", [0.0]
+    ledger = Ledger.open(path)
+    for k in range(300):
+        ledger.event("x", f"event {k} " + "x" * 200)
+    sound = Soundness(ledger, lambda: now[0])
+    spoil(path)
+    with pytest.raises(sqlite3.DatabaseError):
+        ledger.events(limit=300)
+    sound.look(failed=False)
+    now[0] = EVERY - 1
+    sound.look(failed=True)
+    now[0] = EVERY
+    with pytest.raises(LedgerDamaged, match="moves it aside"):
+        sound.look(failed=False)
+    ledger.close()
+    assert "begun anew" in Ledger.open(path).events()[0].text
+
+
+def test_passes_that_fail_for_something_else_go_on(tmp_path: Path) -> None:
+    now = [0.0]
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    sound = Soundness(ledger, lambda: now[0])
+    with pytest.raises(sqlite3.Error):
+        ledger._rows("SELECT nothing FROM nowhere")
+    assert ledger.doubtful
+    for _ in range(3):
+        now[0] += EVERY
+        sound.look(failed=True)
+        assert not ledger.doubtful
