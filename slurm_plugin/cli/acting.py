@@ -17,11 +17,11 @@ import typer
 
 from job_wrapper.errors import SpotburstError, UsageError
 from slurm_plugin.cli import completion
+from slurm_plugin.cli.asking import PlainClient
 from slurm_plugin.cli.job_ids import holds, instead_of, is_job_id
 from slurm_plugin.config import Config
 from slurm_plugin.errors import SlurmRefused
 from slurm_plugin.requeue import ENDED_STATES
-from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.records import Job
 
 _NOT_YOURS = re.compile(r"permission denied|invalid user id|not authorized", re.IGNORECASE)
@@ -43,9 +43,9 @@ class NotPossible(SpotburstError):
     reason = "NotPossible"
 
 
-def commands(config: Config | None) -> CliClient:
+def commands(config: Config | None) -> PlainClient:
     """Slurm's commands, as burst.yaml names their place and slurm.conf, or by PATH and SLURM_CONF."""
-    return CliClient() if config is None else CliClient(config.slurm.bin_dir, config.slurm.conf)
+    return PlainClient(config)
 
 
 def find_job(jobs: Sequence[Job], wanted: str) -> Job:

@@ -32,6 +32,7 @@ from slurm_plugin.cli.source import (
     place,
     settings,
     slurm_job,
+    writers_job,
 )
 from slurm_plugin.prices import Cost, total
 
@@ -47,7 +48,7 @@ def command(
 ) -> None:
     """Show a job: state, history, what comes next."""
     known = settings(config)
-    shown, slurm_error = slurm_job(known, job)
+    shown, slurm_error = slurm_job(known, job) if is_job_id(job) else (None, None)
     entries: list[Entry] = []
     address = run = None
     try:
@@ -61,6 +62,8 @@ def command(
             raise unknown(job, slurm_error, error) from None
         if shown is None or name is not None or uri is not None:
             raise
+    if not is_job_id(job):
+        shown, slurm_error = writers_job(known, entries[-1] if entries else None)
     made = attempts_of(entries, shown)
     newest = entries[-1].summary.commits[-1] if entries and entries[-1].summary.commits else None
     told = sorted([*story.timeline(entries), *decisions(known, job, shown)])

@@ -12,7 +12,7 @@ import typer
 
 from job_wrapper.durations import seconds_of
 from job_wrapper.errors import UsageError
-from job_wrapper.interval import LONGEST, SHORTEST, USUAL_RATES, Interval, Saved
+from job_wrapper.interval import LONGEST, SHORTEST, UNMEASURED, USUAL_RATES, Interval, Saved
 from slurm_plugin.cli import completion, output
 from slurm_plugin.cli.memory import Remembered, remembered
 from slurm_plugin.cli.offerings import Row, rows
@@ -27,6 +27,8 @@ MOST = 1_000_000
 """Of hours, GPUs, machines, money an hour."""
 SHOWN = (3600.0, 1800.0, 900.0)
 """Seconds: intervals to compare with, where none is given."""
+_BEGINNING = "a run begins with it; --save-time shows what it comes to once a save is timed"
+"""Why, where the plan is not told what a save costs."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -209,7 +211,10 @@ def _show(
     output.console().print()
     output.facts(
         [
-            ("Interval", f"auto comes to {output.duration(chosen.seconds)}: {chosen.why}"),
+            (
+                "Interval",
+                f"auto comes to {output.duration(chosen.seconds)}: {chosen.why.replace(UNMEASURED, _BEGINNING)}",
+            ),
             ("Offering", known.first.offering if known else None),
             ("Then", known.then.offering if known and known.then else None),
             ("Fallback", _fallback(back_to, money(back_to.usual)) if back_to else "unknown: give --on-demand-price"),

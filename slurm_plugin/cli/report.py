@@ -88,18 +88,21 @@ def gather(
         ("Interval", f"{output.duration(pace.seconds)}: {pace.why}" if pace is not None else None),
         ("Comment", shown.comment if shown else None),
     ]
-    notes = list(_missing(known, shown, slurm_error, any(cost.paid is not None for cost in paid.costs)))
+    outside = story.ran_outside_slurm(entries[-1] if entries else None)
+    notes = list(_missing(known, shown, slurm_error, outside, any(cost.paid is not None for cost in paid.costs)))
     return whole(
         job, f"{found.where.store.uri}/{found.path}", entries, made, shown, facts, paid.costs, paid.currency, paid.machines,
         decisions(known, job, shown), notes, now,
     )  # fmt: skip
 
 
-def _missing(known: Config | None, shown: Job | None, slurm_error: str | None, priced: bool) -> list[str]:
+def _missing(
+    known: Config | None, shown: Job | None, slurm_error: str | None, outside: bool, priced: bool
+) -> list[str]:
     notes = []
-    if slurm_error is not None:
-        notes.append(f"Slurm can't be asked, so the job's own state is not told: {slurm_error}")
-    elif shown is None:
+    if slurm_error is not None and not outside:
+        notes.append(f"The job's own state is not told: {slurm_error}.")
+    elif shown is None and not outside:
         notes.append("Slurm does not know the job any more: what is told is from the run's log.")
     if known is None:
         notes.append("There is no burst.yaml that this user may read: no prices, and nothing of what the manager did.")

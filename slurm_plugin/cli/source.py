@@ -15,16 +15,17 @@ from job_wrapper.errors import UsageError
 from job_wrapper.node_config import load_node_config
 from job_wrapper.run.identity import LOCAL
 from job_wrapper.store import RunLog, find_runs, open_store, run_path
-from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.freeing import is_freed
+from job_wrapper.store.io_types import Entry, ObjectStore
 from job_wrapper.store.shown import without_end
 from slurm_plugin.cli import completion
+from slurm_plugin.cli.asking import PlainClient
 from slurm_plugin.cli.from_ledger import from_ledger, number_of
 from slurm_plugin.cli.job_ids import holds, instead_of, is_job_id
+from slurm_plugin.cli.story import ran_outside_slurm
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger_records import Event
-from slurm_plugin.slurm.cli import CliClient
-from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.connect import connect
 from slurm_plugin.slurm.records import Job
 
@@ -104,13 +105,15 @@ def _must_exist(uri: str) -> None:
         raise UsageError(f"{uri}: there is no such folder here, so there are no checkpoints in it")
 
 
-def slurm_client(config: Config | None) -> SlurmClient:
-    """As burst.yaml says, or by the commands on PATH and SLURM_CONF."""
-    return connect(config.slurm) if config is not None else CliClient(timeout=10.0)
+def slurm_client(config: Config | None) -> PlainClient:
+    """As burst.yaml says, or by the commands on PATH and SLURM_CONF. Raises ``ConfigError`` when burst.yaml's slurm.conf isn't there."""
+    if config is not None:
+        connect(config.slurm)
+    return PlainClient(config)
 
 
 def slurm_job(config: Config | None, job: str) -> tuple[Job | None, str | None]:
-    """(the job as Slurm shows it or None, why Slurm could not be asked or None)."""
+    """(the job as Slurm shows it or None, why Slurm could not be asked or None, in one short sentence)."""
     try:
         jobs = slurm_client(config).jobs()
     except (SlurmUnavailable, SlurmRefused, ConfigError) as error:
@@ -119,6 +122,13 @@ def slurm_job(config: Config | None, job: str) -> tuple[Job | None, str | None]:
     if shown is None:
         shown = next((replace(j, name_id=job) for j in jobs if holds(j.name_id, job)), None)
     return shown, None
+
+
+def writers_job(config: Config | None, last: Entry | None) -> tuple[Job | None, str | None]:
+    """As ``slurm_job``, of the job that wrote this newest entry of a run; (None, None) for a run outside Slurm, about which nothing is asked."""
+    if last is None or is_freed(last) or ran_outside_slurm(last):
+        return None, None
+    return slurm_job(config, last.writer.job_id)
 
 
 def find_run(where: Place, job: str, name: str | None, shown: Job | None = None) -> str:
@@ -174,12 +184,17 @@ def open_run(
 ) -> Found:
     """The run that a command's arguments mean. Raises ``UsageError``, ``ConfigError``, ``StoreError``.
 
-    Without ``ask_slurm`` Slurm is asked only about a JOB that is no plain number, which may have another id in the store.
+    Without ``ask_slurm`` Slurm is asked only about a JOB that is no plain number, which may have another id in the store. A JOB that is a
+    run's name is no job's: with ``ask_slurm`` the job is meant that wrote to the run last.
     """
     known = settings(config)
     where = place(known, uri, endpoint_url, cluster)
-    shown, error = slurm_job(known, job) if ask_slurm or not job.isdigit() else (None, None)
-    return Found(known, where, find_run(where, job, name, shown), shown, error)
+    named = not is_job_id(job)
+    shown, error = slurm_job(known, job) if not named and (ask_slurm or not job.isdigit()) else (None, None)
+    path = find_run(where, job, name, shown)
+    if named and ask_slurm:
+        shown, error = writers_job(known, RunLog(where.store, path).tail())
+    return Found(known, where, path, shown, error)
 
 
 def _existing(where: Place, job: str, name: str | None) -> str:

@@ -67,10 +67,10 @@ def interval(entries: Sequence[Entry]) -> Interval | None:
 def _measured(entry: Entry) -> str:
     """An entry is written before its own save has been measured: in place of "no save measured yet"."""
     if entry.body.get("urgent") or entry.body.get("requested_at") is None:
-        return "no save measured yet: urgent ones, and those that the program makes by itself, tell nothing of the next"
+        return "how long a save takes is not known yet, since only the ones at the interval are timed"
     seconds = told.seconds(entry.body.get("seconds"))
     took = f", which took {duration(seconds)}" if seconds is not None else ""
-    return f"up to the attempt's first save{took}; what comes after goes by that, and the next checkpoint tells it"
+    return f"until the attempt's first save{took}; since then it goes by how long saves take"
 
 
 def timeline(entries: Sequence[Entry]) -> list[tuple[float, str]]:
@@ -145,7 +145,7 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
     """One line: what the job and its run are now."""
     last = entries[-1] if entries else None
     unknown = "unknown to Slurm" if slurm_error is None else f"unknown, Slurm can't be asked ({slurm_error})"
-    if job is None and _outside_slurm(last):
+    if job is None and ran_outside_slurm(last):
         unknown = "started outside Slurm"
     words = "+".join(sorted(job.states)) if job is not None else unknown
     if job is not None and job.has("PENDING") and job.reason not in ("", "None"):
@@ -172,7 +172,7 @@ def outlook(
     if job is not None and last is not None and _gone_on_by_another(job, last):
         other = last.writer.job_id
         return f"nothing: job {other} goes on with this run (`spotburst describe {other}`)"
-    if job is None and last is not None and _outside_slurm(last):
+    if job is None and last is not None and ran_outside_slurm(last):
         unless = "" if last.kind is Kind.INTERRUPTED else "runs on, if its process has not ended. Else "
         return f"{unless}nothing by itself: the same `spotburst run` again goes on from {'the last checkpoint' if last.summary.commits else 'the start'}"
     if slurm_error is not None:
@@ -203,10 +203,11 @@ def outlook(
 
 
 def _gone_on_by_another(job: Job, last: Entry) -> bool:
-    return last.writer.job_id != job.name_id and not _outside_slurm(last) and not is_freed(last)
+    return last.writer.job_id != job.name_id and not ran_outside_slurm(last) and not is_freed(last)
 
 
-def _outside_slurm(last: Entry | None) -> bool:
+def ran_outside_slurm(last: Entry | None) -> bool:
+    """Whether who wrote a run's newest entry was no Slurm job."""
     return last is not None and not is_freed(last) and outside_slurm(last.writer.job_id)
 
 

@@ -42,6 +42,7 @@ def test_an_entry_that_is_older_than_its_own_measurement_says_so(site: Site) -> 
         assert found is not None
         return found.why
 
-    assert told(requested_at=5.0, urgent=False).startswith("up to the attempt's first save, which took 3.0 s")
+    first = told(requested_at=5.0, urgent=False)
+    assert first == "until the attempt's first save, which took 3.0 s; since then it goes by how long saves take"
     for body in ({"requested_at": None, "urgent": False}, {"requested_at": 5.0, "urgent": True}):
-        assert told(**body).startswith("no save measured yet: urgent ones, and those that the program makes by itself")
+        assert told(**body) == "how long a save takes is not known yet, since only the ones at the interval are timed"

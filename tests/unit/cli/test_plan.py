@@ -30,6 +30,7 @@ def test_the_published_example(spotburst: Spotburst) -> None:
     out = spotburst(*EXAMPLE).out
     for figure in ("364.00", "156.00", "218.40", "10.40", "5.20", "give --on-demand-price"):
         assert figure in out
+    assert "auto comes to 10 min: a run begins with it; --save-time shows" in out
 
 
 def test_what_is_measured_goes_into_the_interval(spotburst: Spotburst) -> None:
