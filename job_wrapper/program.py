@@ -9,6 +9,7 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 from job_wrapper.client import ConnectionLost, shared
+from job_wrapper.counted import counted
 from job_wrapper.errors import CheckpointFailed, UsageError
 from job_wrapper.protocol import SOCKET_VARIABLE
 
@@ -72,7 +73,9 @@ def state_dir(index: int = 0) -> str | None:
     """The state directory that the wrapper checkpoints (its absolute path), or None without one."""
     paths = os.environ.get("SPOTBURST_STATE_DIRS", os.environ.get("SPOTBURST_STATE_DIR", "")).split(os.pathsep)
     if index < 0 or index >= len(paths):
-        raise UsageError(f"state_dir({index}): the wrapper was given {len(paths)} state directories")
+        raise UsageError(
+            f"state_dir({index}): the wrapper was given {counted(len(paths), 'state directory', 'state directories')}"
+        )
     return paths[index] or None
 
 

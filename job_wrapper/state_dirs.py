@@ -16,6 +16,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import CheckpointFailed, CheckpointTooLarge, UsageError
 from job_wrapper.store.io_types import Item, ItemKind, ObjectRef, ObjectStore, Part
 from job_wrapper.store.write import BaseGoneError, PartWriter, find_holes
@@ -238,7 +239,7 @@ def _refuse_empty(found: Sequence[Sequence[Found]], roots: Sequence[Path], base:
     for index, had in count_files(base).items():
         if index < len(roots) and not any(f.kind is not ItemKind.DIRECTORY for f in found[index]):
             raise NothingToSave(
-                f"state directory {roots[index]} is empty, but the last checkpoint holds {had} files of it: that checkpoint is kept. "
+                f"state directory {roots[index]} is empty, but the last checkpoint holds {counted(had, 'file')} of it: that checkpoint is kept. "
                 "If they were meant to go, leave any file there",
                 lost=True,
             )

@@ -18,6 +18,7 @@ import time
 from collections.abc import Iterator, Sequence
 from pathlib import Path, PurePosixPath
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import Damaged, UsageError
 from job_wrapper.state_dirs import OWN_PREFIX, scan
 from job_wrapper.store.io_types import Item, ItemKind, ObjectStore, Part
@@ -58,7 +59,7 @@ def plan(part: Part, count: int) -> dict[int, dict[str, Item]]:
         _check_attributes(item)
         if int(head) >= count:
             raise UsageError(
-                f"the checkpoint holds {int(head) + 1} state directories or more, but --state-dir was given {count} times: "
+                f"the checkpoint holds {counted(int(head) + 1, 'state directory', 'state directories')} or more, but --state-dir was given {counted(count, 'time')}: "
                 f"give the same ones in the same order ({', '.join(map(str, part.attributes.get('paths', [])))})"
             )
         trees.setdefault(int(head), {})[rest] = item

@@ -29,6 +29,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import (
     ConfigChanged,
     ExitCode,
@@ -250,7 +251,11 @@ def _bounded(job: Job, tail: RunTail, limits: Limits, text: str) -> Decision:
     bound = limits.max_attempts_multi_node if job.node_count > 1 else limits.max_attempts
     barren = 0 if tail.committed else tail.barren + 1
     if barren >= limits.barren_attempts:
-        return Fail("NoProgress", f"{text}; {barren} attempts in a row made no checkpoint, so it is not brought back")
+        return Fail(
+            "NoProgress", f"{text}; {counted(barren, 'attempt')} in a row made no checkpoint, so it is not brought back"
+        )
     if tail.recoveries + 1 > bound:
-        return Fail("MaxAttempts", f"{text}; it was brought back {tail.recoveries} times, which is the bound")
+        return Fail(
+            "MaxAttempts", f"{text}; it was brought back {counted(tail.recoveries, 'time')}, which is the bound"
+        )
     return Requeue("WrapperLost", text)

@@ -218,11 +218,9 @@ class DirectCommitter:
         for commit in reversed(summary.commits):
             if commit.seq not in self._tried and not summary.failed_restores.get(commit.seq):
                 return Restore(commit.seq, commit.epoch, commit.step, commit.manifest)
-        if summary.commits:
-            raise RestoreFailed(
-                f"{self.uri}/{self.run}: none of the {len(summary.commits)} checkpoints there can be restored; "
-                + BEGIN_ANEW
-            )
+        if count := len(summary.commits):
+            which = "the only checkpoint there can't" if count == 1 else f"none of the {count} checkpoints there can"
+            raise RestoreFailed(f"{self.uri}/{self.run}: {which} be restored; " + BEGIN_ANEW)
         return None
 
     def restore_failed(self, entry: int, error: str) -> Restore | None:

@@ -9,6 +9,7 @@ from typing import Annotated, Any
 import typer
 from typer.core import TyperGroup
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import Damaged, ExitCode, ObjectMissing
 from job_wrapper.store import read_manifest, read_part, told, verify_checkpoint
 from job_wrapper.store.checkpoint_codec import PACK_SIZES
@@ -136,7 +137,7 @@ def _checkpoint(
         except (Damaged, ObjectMissing) as fault:
             state, error = "damaged", str(fault)
         if failures and error is None:
-            state += f", failed to restore {failures} time{'s' if failures > 1 else ''}"
+            state += f", failed to restore {counted(failures, 'time')}"
     return Checkpoint(
         entry=entry.seq,
         epoch=entry.epoch,

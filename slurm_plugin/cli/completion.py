@@ -18,6 +18,7 @@ from typing import Annotated, Any, NamedTuple
 import typer
 from typer.core import TyperCommand
 
+from job_wrapper.counted import counted
 from slurm_plugin.cli.job_ids import is_job_id
 
 VARIABLE = "_SPOTBURST_COMPLETE"
@@ -103,7 +104,7 @@ def nodes() -> Iterator[tuple[str, str]]:
 def nodesets() -> Iterator[tuple[str, str]]:
     """Nodesets of burst.yaml."""
     for nodeset in _config().nodesets:
-        yield nodeset.name, f"{len(nodeset.node_names)} nodes"
+        yield nodeset.name, counted(len(nodeset.node_names), "node")
 
 
 @_quietly

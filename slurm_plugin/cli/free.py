@@ -9,6 +9,7 @@ from typing import Annotated
 
 import typer
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import RunHeld, UsageError
 from job_wrapper.run.local_job import local_job_alive
 from job_wrapper.store.freeing import DELETED, Sweep, Swept, free, is_freed, require_owner, size_of
@@ -100,7 +101,10 @@ def prune(
     due = [(run, entry, size) for run, entry, size in due if size]
     if due and not dry_run:
         total = output.size(sum(size for _, _, size in due))
-        _ask(f"Delete the checkpoints of {len(due)} runs that ended more than {older_than} ago ({total})?", yes)
+        _ask(
+            f"Delete the checkpoints of {counted(len(due), 'run')} that ended more than {older_than} ago ({total})?",
+            yes,
+        )
     rows = [Swept(run, entry.time, size) if dry_run else sweep.one(run, entry) for run, entry, size in due]
     if json:
         output.as_json([{**row._asdict(), "deleted": not dry_run and not row.error} for row in rows])

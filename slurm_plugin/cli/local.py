@@ -10,6 +10,7 @@ from typing import Annotated
 import typer
 import yaml
 
+from job_wrapper.counted import counted
 from slurm_plugin.cli import completion, output
 from slurm_plugin.cli.source import JsonOption
 from slurm_plugin.cloud.local.cloud import LocalCloud, from_config
@@ -67,8 +68,8 @@ def up(
         wanted = default_settings(nodes, ondemand=ondemand, gpus=gpus, speaks=speaks, grace_time=30)
     cluster = LocalCluster(folder, wanted, manager=manager)
     cluster.start()
-    names = ", ".join(f"{len(n.node_names)} {n.name}" for n in cluster.config.nodesets)
-    output.console().print(f"A cluster runs in {cluster.root!s}: {names} nodes, powered down until a job needs them.\n")
+    names = ", ".join(counted(len(n.node_names), f"{n.name} node") for n in cluster.config.nodesets)
+    output.console().print(f"A cluster runs in {cluster.root!s}: {names}, powered down until a job needs them.\n")
     if cluster.first_job_id > 1:
         output.console().print(
             f"The folder is an earlier cluster's, with its jobs' checkpoints: the first job's number is {cluster.first_job_id}.\n"

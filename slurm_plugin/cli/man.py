@@ -12,6 +12,7 @@ from typing import Annotated, Any
 
 import typer
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import UsageError
 from slurm_plugin.cli.examples import EXAMPLES, Example
 from slurm_plugin.cli.exits import CODES
@@ -57,7 +58,7 @@ def command(
         changed = _write(folder, {f"{page.name}.1": roff(page, found).encode("ascii") for page in found})
     except OSError as error:
         raise UsageError(f"{error.filename or folder}: can't be written: {error.strerror}") from error
-    print(f"{len(found)} pages in {folder}, {changed} changed")
+    print(f"{counted(len(found), 'page')} in {folder}, {changed} changed")
 
 
 def _write(folder: Path, texts: Mapping[str, bytes]) -> int:

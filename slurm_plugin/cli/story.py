@@ -8,6 +8,7 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from job_wrapper.comments import OURS
+from job_wrapper.counted import counted
 from job_wrapper.interval import UNMEASURED, Interval
 from job_wrapper.run.asked import ASKED
 from job_wrapper.run.identity import LOCAL
@@ -156,8 +157,7 @@ def state(job: Job | None, slurm_error: str | None, entries: Sequence[Entry]) ->
         return f"{words}; the run's checkpoints were deleted"
     if last.summary.ended is not None:
         return f"{words}; the run ended with exit code {last.summary.ended}"
-    times = last.summary.recoveries
-    return f"{words}; attempt {last.epoch}, {times} {'recovery' if times == 1 else 'recoveries'}"
+    return f"{words}; attempt {last.epoch}, {counted(last.summary.recoveries, 'recovery', 'recoveries')}"
 
 
 def outlook(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
+from job_wrapper.counted import counted
 from slurm_plugin.reconcile.view import View
 
 SHOWN = 3
@@ -25,5 +26,5 @@ def status_line(view: View | None, faults: Iterable[str]) -> str:
         (len(view.replacements), "replacement"),
         (len(view.requests), "request"),
     )
-    shown = [f"{n} {word}{'' if n == 1 else 's'}" for n, word in counts if n or word in ("job", "machine")]
+    shown = [counted(n, word) for n, word in counts if n or word in ("job", "machine")]
     return f"acting: {', '.join(shown)}{down}"

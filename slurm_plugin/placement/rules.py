@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from enum import Enum
 
+from job_wrapper.counted import counted
+
 RESTART_COST = 600.0
 """Seconds that one more interruption may cost a run: boot, restore, and work done again."""
 SLACK = 1.2
@@ -98,9 +100,9 @@ def stance(rules: Rules, need: Need, now: float) -> tuple[Stance, str]:
     if after is None and wait is None:
         return Stance.OPEN, ""
     if after is not None and need.failures >= after:
-        return Stance.SAFE, f"{need.failures} starts came to nothing"
+        return Stance.SAFE, f"{counted(need.failures, 'start')} came to nothing"
     if wait is not None and need.waited >= wait:
         return Stance.OPEN, f"waited {round(need.waited)} s for capacity"
-    waits = [f"{after} starts that came to nothing"] if after is not None else []
+    waits = [f"{counted(after, 'start')} that came to nothing"] if after is not None else []
     waits += [f"a wait of {wait:g} s"] if wait is not None else []
     return Stance.PATIENT, f"on-demand only after {' or '.join(waits)}"

@@ -21,6 +21,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterator
 
+from job_wrapper.counted import counted
 from slurm_plugin import requeue
 from slurm_plugin.actions import (
     Action,
@@ -191,7 +192,7 @@ def _released(view: View, job: Job, what: str, counter: str, most: int) -> Itera
     told = view.counters.get((f"job:{job.job_id}", counter))
     count = told.count if told else 0
     if count >= most:
-        text = f"{what}; released {count} times already, so it stays held"
+        text = f"{what}; released {counted(count, 'time')} already, so it stays held"
         yield Report(job.job_id, f"held:{job.restart_count}", text)
         return
     if counter == TRIED_AGAIN and count >= SAID_AT:

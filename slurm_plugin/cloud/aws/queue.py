@@ -8,6 +8,7 @@ from collections.abc import Callable, Sequence
 from typing import Any
 from urllib.parse import urlsplit
 
+from job_wrapper.counted import counted
 from slurm_plugin.cloud import launch_ids
 from slurm_plugin.cloud.aws import events
 from slurm_plugin.cloud.aws.client import make_client, make_session, send
@@ -53,7 +54,7 @@ class Queue:
             else:
                 faults += [f"{f.get('Code')}: {f.get('Message', '')}" for f in failed]
         if faults:
-            raise CloudUnavailable(f"{self.url}: {len(faults)} deletions failed; {faults[0]}")
+            raise CloudUnavailable(f"{self.url}: {counted(len(faults), 'deletion')} failed; {faults[0]}")
 
     def _call(self, operation: str, **members: Any) -> dict[str, Any]:
         try:
