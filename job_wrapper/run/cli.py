@@ -79,10 +79,10 @@ def main(argv: Sequence[str] | None = None) -> int:
             counters=options.continuity == "restartable",
             peers=identity.peers,
         )
-        if 0 < options.interval < SHORTEST and attempt.commits:
+        if 0 < options.interval < SHORTEST and rules.commits:
             say(
-                f"an interval of {options.interval:g} s is for trials: every checkpoint adds an entry to the run's log, which stays. "
-                f"From {SHORTEST:g} s on, or --interval auto"
+                f"a checkpoint every {options.interval:g} s is for trials only, since each leaves an entry in the run's log for good; "
+                f"else write --interval {SHORTEST / 60:g}m or more, or auto"
             )
         watchers = wrapper_watchers(node, say)
         if job is not None and identity.in_batch_step:

@@ -130,13 +130,14 @@ def test_a_lost_node_is_told_from_a_program_that_failed(two: Two) -> None:
 def test_a_failure_of_all_ranks_is_the_programs_own(two: Two) -> None:
     first, _ = two.rooms
     fails = ["sh", "-c", f"until [ -e {first.path}/now ]; do sleep 0.05; done; exit 7"]
-    head, other = two.start(0, fails), two.start(1, fails)
+    head, other = (two.start(rank, fails, "--interval", "30s") for rank in (0, 1))
     first.wait_for(two.spoken)
     (first.path / "now").touch()
-    assert first.end(head)[0] == 7
-    assert first.end(other)[0] == 7
+    (code, _, said), (others, _, heard) = first.end(head), first.end(other)
+    assert (code, others) == (7, 7)
     assert first.kinds() == ["claim", "end"]
     assert first.calls() == []
+    assert [text.count("is for trials only") for text in (said, heard)] == [1, 0], "rank 0 saves, and says it for all"
 
 
 def test_one_rank_that_fails_while_the_step_is_ended_for_it(two: Two) -> None:

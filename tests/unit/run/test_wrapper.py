@@ -36,6 +36,15 @@ def test_exit_code_of_the_program(room: Room, program: list[str], code: int, rea
     assert room.calls() == []
 
 
+@pytest.mark.parametrize(
+    ("options", "lines"),
+    [(["--interval", "30s"], 1), (["--interval", "1m"], 0), (["--interval", "30s", "--continuity", "ephemeral"], 0)],
+)
+def test_a_short_interval_is_warned_of_in_one_line(room: Room, options: list[str], lines: int) -> None:
+    said = room.run(["true"], *options)[2].splitlines()
+    assert len([line for line in said if "trials" in line or "entry in the run's log" in line]) == lines, said
+
+
 def test_environment_and_streams_of_the_program(room: Room) -> None:
     code, out, _ = room.run(
         "import os\nfor k in sorted(os.environ):\n  if k.startswith('SPOTBURST'): print(k, os.environ[k])"
