@@ -22,11 +22,13 @@ from typing import Any
 
 import yaml
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import SpotburstError
 from job_wrapper.store import RunLog, open_store
 from job_wrapper.store.io_types import Entry
 from slurm_plugin import render
 from slurm_plugin.cloud.provider import LaunchRequest
+from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.timeline import Attempt, attempts, gap
 
@@ -49,6 +51,8 @@ class Demo:
         self.steps = steps
         self.step_time = step_time
         self.started = time.monotonic()
+        self.failed: list[str] = []
+        """What did not come out as it must."""
         settings = yaml.safe_load((HERE / "burst.yaml").read_text(encoding="utf-8"))
         self.cluster = LocalCluster(folder / "cluster", settings)
         self.alone = SlurmAlone(folder / "alone", settings)
@@ -178,7 +182,7 @@ class Demo:
                 print(f"    {describe_gap(one, made[number + 1])}; {lost}")
         good = len(made) == 4 and made[-1].why == "finished"
         expected = "" if good else "; 4 were expected, the last one finished: the timeline says what ended the others"
-        ok = check(good, f"{len(made)} attempts, the last one {made[-1].why}{expected}")
+        self.check(good, f"{counted(len(made), 'attempt')}, the last one {made[-1].why}{expected}")
         if len(made) > 1 and made[1].resumed is not None and made[0].noticed is not None:
             seconds = made[1].resumed - made[0].noticed
             load = os.getloadavg()[0] / (os.cpu_count() or 1)
@@ -192,10 +196,17 @@ class Demo:
                 f"      Slurm alone, from `scontrol requeue` to the script's start, on a node that is up: {alone:.1f} s"
             )
         else:
-            ok = check(False, "the log tells how long the reclaim took")
-        ok &= self.same()
-        print("\nRESULT " + ("the two trainings are bit-identical" if ok else "FAILED"))
-        return ok
+            self.check(False, "the log does not tell how long the reclaim took")
+        self.same()
+        if not self.failed:
+            print("\nRESULT the two trainings are bit-identical")
+        return not self.failed
+
+    def check(self, good: bool, text: str) -> None:
+        """One line of the result."""
+        print(("ok    " if good else "FAIL  ") + text)
+        if not good:
+            self.failed.append(text)
 
     def repeated(self, job: str) -> list[tuple[int, int]]:
         """For each resume: how many steps are known to be beyond the step at which the job went on, and how many there may be."""
@@ -209,23 +220,26 @@ class Demo:
                 lost.append((max(0, last - int(words[3])), max(0, unprinted - int(words[3]))))
         return lost
 
-    def same(self) -> bool:
-        """Whether both trainings left the same weights, optimizer state and samples."""
+    def same(self) -> None:
+        """Check that both trainings left the same weights, optimizer state and samples."""
+        results = [self.folder / name for name in ("train", "undisturbed")]
+        for folder in results:
+            if not (folder / "final.pt").is_file():
+                self.check(False, f"the training in {folder} did not finish: there is no final.pt")
+                return
         import torch
 
-        results = [self.folder / name for name in ("train", "undisturbed")]
         states = [torch.load(folder / "final.pt", weights_only=True) for folder in results]
-        ok = True
         for part in ("model", "optimizer"):
             mine, other = dict(leaves(states[0][part])), dict(leaves(states[1][part]))
             different = [k for k in sorted({*mine, *other}) if not equal(mine.get(k), other.get(k))]
-            ok &= check(
+            self.check(
                 not different and bool(mine),
                 f"{part}: {len(mine)} values compared" + "".join(f"; {k} differs" for k in different[:5]),
             )
         samples = [(folder / "samples.jsonl").read_bytes() for folder in results]
-        ok &= check(samples[0] == samples[1], f"samples: the ids of {len(samples[0].splitlines())} steps compared")
-        return ok
+        steps = counted(len(samples[0].splitlines()), "step")
+        self.check(samples[0] == samples[1], f"samples: the ids of {steps} compared")
 
 
 class SlurmAlone:
@@ -269,13 +283,17 @@ class SlurmAlone:
 def describe_attempt(one: Attempt) -> str:
     """Steps, commits and why it ended."""
     begun = f"from step {one.restored_step}" if one.restored_step is not None else "from the start"
-    return f"{begun}, {one.commits} commits, the last at step {one.last_step}; {one.why}"
+    return f"{begun}, {counted(one.commits, 'commit')}, the last at step {one.last_step}; {one.why}"
 
 
 def again(steps: tuple[int, int], one: Attempt) -> str:
     """What was done again of ``one``'s steps: after a notice it ended at its last commit; else its output tells, line by line."""
     least, most = steps
-    return f"{least} step(s) done again" if one.noticed is not None else f"{least} to {most} step(s) done again"
+    return (
+        f"{counted(least, 'step')} done again"
+        if one.noticed is not None
+        else f"{least} to {counted(most, 'step')} done again"
+    )
 
 
 def describe_gap(before: Attempt, after: Attempt) -> str:
@@ -292,12 +310,6 @@ def describe_gap(before: Attempt, after: Attempt) -> str:
     if before.last_commit is None or after.resumed is None:
         return "it was lost before its first commit"
     return f"from its last commit to training again {after.resumed - before.last_commit:.1f} s"
-
-
-def check(good: bool, text: str) -> bool:
-    """One line of the result."""
-    print(("ok    " if good else "FAIL  ") + text)
-    return good
 
 
 def leaves(value: Any, path: str = "") -> list[tuple[str, Any]]:
@@ -320,6 +332,20 @@ def equal(one: Any, other: Any) -> bool:
     return type(one) is type(other) and repr(one) == repr(other)
 
 
+def failure(what: str, folder: Path, load: float, processors: int) -> str:
+    """The last lines of a demo that failed: what did, where to look, that time may be the reason, how to go on. ``load``: of the last minute."""
+    details = folder / "failure.txt"
+    return "\n".join(
+        (
+            f"\nRESULT FAILED: {what}",
+            f"  logs: {folder}/cluster/log, {folder}/alone/log; the jobs' output: {folder}/cluster/jobs"
+            + (f"; all that was to be seen: {details}" if details.is_file() else ""),
+            f"  other work on this machine? Then it may only have been too slow: load {load:.1f} on {counted(processors, 'processor')}",
+            "  to go on: `make demo` again, with nothing else running; if the same fails then, begin with cluster/log/manager.log",
+        )
+    )
+
+
 def main() -> int:
     """Run the demo; 0 if all came out the same."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
@@ -334,13 +360,23 @@ def main() -> int:
                 LocalCluster(folder / name).stop()
             shutil.rmtree(folder)
         folder.mkdir(parents=True)
-        return 0 if Demo(folder, arguments.steps, arguments.step_time).run() else 1
-    except (SpotburstError, AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
-        print(f"demo: {error}\nRESULT FAILED", file=sys.stderr)
+        demo = Demo(folder, arguments.steps, arguments.step_time)
+        if demo.run():
+            return 0
+        what = "; ".join(demo.failed)
+    except LocalCloudError as error:
+        print(f"demo: {error}\nRESULT FAILED: it can't run here", file=sys.stderr)
         return 1
+    except (SpotburstError, AssertionError, TimeoutError, subprocess.TimeoutExpired) as error:
+        what, _, rest = str(error).partition("\n")
+        if rest:
+            (folder / "failure.txt").write_text(f"{error}\n", encoding="utf-8")
     except KeyboardInterrupt:
         print("demo: stopped; everything that it started is taken down", file=sys.stderr)
         return 130
+    sys.stdout.flush()
+    print(failure(what, folder, os.getloadavg()[0], os.cpu_count() or 1), file=sys.stderr)
+    return 1
 
 
 if __name__ == "__main__":
