@@ -35,6 +35,14 @@ class CloudUnavailable(SpotburstError):
     reason = "CloudUnavailable"
 
 
+class NotPermitted(CloudUnavailable):
+    """A cloud does not let this account ask. ``permission``: what it lacks, in the cloud's own name."""
+
+    def __init__(self, message: str, permission: str) -> None:
+        super().__init__(message)
+        self.permission = permission
+
+
 class LocalCloudError(SpotburstError):
     """The embedded cloud can't run here (not root, a missing command), or lacks what was named."""
 

@@ -228,9 +228,11 @@ def _date(url: str) -> float | None:
 
 
 def unit_state(unit: str) -> str:
-    """``systemctl is-active``: active, inactive, failed, …; "" where there is no systemd."""
+    """By systemd: active, inactive, failed, …; ``not-found`` without a unit file; "" where there is no systemd."""
+    command = ["systemctl", "show", "--property=LoadState,ActiveState", unit]
     try:
-        done = subprocess.run(["systemctl", "is-active", unit], capture_output=True, text=True, timeout=10, check=False)
+        done = subprocess.run(command, capture_output=True, text=True, timeout=10, check=False)
     except (OSError, subprocess.SubprocessError):
         return ""
-    return done.stdout.strip()
+    told = dict(line.split("=", 1) for line in done.stdout.splitlines() if "=" in line)
+    return "not-found" if told.get("LoadState") == "not-found" else told.get("ActiveState", "")

@@ -2,31 +2,30 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 
 from job_wrapper.errors import SpotburstError
 from slurm_plugin.checks.finding import Finding, fault, ok, unknown
 from slurm_plugin.cli.memory import remembered
+from slurm_plugin.cloud.provider import Provider
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
 from slurm_plugin.config import Config
-from slurm_plugin.manager.providers import build
 from slurm_plugin.placement import too_small
 
 WHAT = "instance types"
 
 
-def instance_types(config: Config) -> Iterator[Finding]:
-    """What was found; nothing where no provider of burst.yaml describes its types.
+def instance_types(config: Config, providers: Mapping[str, Provider]) -> Iterator[Finding]:
+    """What was found; nothing where no provider describes its types. ``providers``: by the name in burst.yaml.
 
     What a cloud does not tell now is taken from what the manager has learned.
     """
     describing = set()
     sizes: dict[str, MachineSize] = dict(remembered(config).sizes)
     away: list[str] = []
-    for name in config.providers:
+    for name, provider in providers.items():
         offerings = {o for nodeset in config.nodesets for o in config.offerings_of(nodeset) if o.provider == name}
         try:
-            provider = build(config, name)
             if isinstance(provider, DescribesTypes) and offerings:
                 describing.add(name)
                 sizes |= provider.machine_sizes(offerings)

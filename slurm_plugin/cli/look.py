@@ -8,9 +8,8 @@ from collections.abc import Generator, Iterator
 from enum import Enum
 from pathlib import Path
 
-from job_wrapper.errors import SpotburstError
+from job_wrapper.errors import SpotburstError, UsageError
 from job_wrapper.node_config import load_node_config
-from job_wrapper.notice.probe import probe
 from job_wrapper.store import open_store
 from slurm_plugin.checks import clocks, reading, rights
 from slurm_plugin.checks.cluster import cluster, nodes, storage
@@ -19,7 +18,8 @@ from slurm_plugin.checks.jobs import preemption, requeue, signals
 from slurm_plugin.checks.power import PROGRAMS, power_saving
 from slurm_plugin.checks.slurm_conf import SlurmConf
 from slurm_plugin.checks.written import stale
-from slurm_plugin.cli.instance_types import instance_types
+from slurm_plugin.cli.at_clouds import at_clouds
+from slurm_plugin.cli.look_node import look_node, unreadable
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.cli import CliClient
@@ -40,9 +40,15 @@ class Role(str, Enum):
 
 def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
     """Findings of this machine. ``path``: burst.yaml, None: where it is looked for; ``role``: None finds out what this machine is."""
-    node = load_node_config()
+    try:
+        node = load_node_config()
+    except UsageError as error:
+        yield unreadable(error)
+        return
     if role is Role.NODE or (role is None and node.node):
-        yield from _node()
+        yield from look_node(node)
+        if node.uri:
+            yield from _store(node.uri, node.endpoint_url)
         return
     try:
         place = path or find_config()
@@ -66,7 +72,7 @@ def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
     if role is not Role.LOGIN and (conf is None or role is Role.CONTROLLER or _role(conf) is Role.CONTROLLER):
         yield from _manager(config.state_dir)
     yield from _store(config.checkpoints.uri, config.checkpoints.endpoint_url or "")
-    yield from instance_types(config)
+    yield from at_clouds(config)
 
 
 def _role(conf: SlurmConf) -> Role:
@@ -217,40 +223,3 @@ def _store(uri: str, endpoint_url: str) -> Iterator[Finding]:
         yield unknown("clock", "could not be compared with the checkpoint store's: its server tells no time")
     else:
         yield from clocks.agree(clock)
-
-
-def _node() -> Iterator[Finding]:
-    """A compute node: it has node.json, and needs no burst.yaml."""
-    node = load_node_config()
-    if not node.node:
-        yield fault(
-            "node.json",
-            "is not there: the machine was not made for a node",
-            "see /var/log/cloud-init-output.log of its first boot",
-        )
-    else:
-        yield ok("node.json", f"{node.node} of nodeset {node.nodeset}")
-    state = reading.unit_state("spotburst-agent.service")
-    if not state:
-        yield unknown("agent", "whether it runs is not known: there is no systemd here")
-    elif state == "active":
-        yield ok("agent", "runs")
-    else:
-        yield fault(
-            "agent",
-            f"is {state}: this node hears no notice",
-            "`systemctl enable --now spotburst-agent`; `journalctl -u spotburst-agent` says why",
-        )
-    if node.provider not in ("", "none", "auto"):
-        answers = probe(node.metadata_url)
-        if answers == node.provider:
-            yield ok("notices", f"{node.metadata_url} answers as {answers} does")
-        else:
-            yield fault(
-                "notices",
-                f"{node.metadata_url}, where notices of {node.provider} come from, "
-                + (f"answers as {answers} does" if answers else "does not answer"),
-                "let nothing between this machine and it (a firewall, a proxy); EC2: switch its metadata service on",
-            )
-    if node.uri:
-        yield from _store(node.uri, node.endpoint_url)

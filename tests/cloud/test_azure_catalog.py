@@ -68,8 +68,9 @@ def test_sizes_count_what_a_constrained_size_has(cloud: AzureCatalog, tmp_path: 
         CUT.id: MachineSize(2, 224000, 0),
     }
     cloud.unreachable = True
+    assert azure.machine_sizes([SPOT]) == {SPOT.id: MachineSize(8, 57344, 1)}, "what a size has is kept"
     with pytest.raises(CloudUnavailable):
-        azure.machine_sizes([SPOT])
+        azure.machine_sizes([unknown])
 
 
 def test_the_linux_price_of_each_market(cloud: AzureCatalog, tmp_path: Path) -> None:

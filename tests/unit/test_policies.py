@@ -151,6 +151,8 @@ def test_the_manager_on_google_cloud() -> None:
         "ZoneOperationsClient.get": ("compute.zoneOperations.get",),
         "RegionOperationsClient.get": ("compute.regionOperations.get",),
         "RegionsClient.get": ("compute.regions.get",),
+        "ImagesClient.get": ("compute.images.get",),
+        "ImagesClient.get_from_family": ("compute.images.getFromFamily",),
         "MachineTypesClient.get": ("compute.machineTypes.get",),
     }
     parts: Rights = {
@@ -189,6 +191,7 @@ def test_the_manager_on_google_cloud() -> None:
 
 
 def test_the_manager_on_azure() -> None:
+    market = "Microsoft.Compute/locations/publishers/artifacttypes/offers/skus/versions"
     calls: Rights = {
         "begin_create_or_update": ("Microsoft.Compute/virtualMachines/write",),
         "begin_delete": ("Microsoft.Compute/virtualMachines/delete",),
@@ -196,6 +199,12 @@ def test_the_manager_on_azure() -> None:
         "list": ("Microsoft.Compute/virtualMachines/read",),
         "list_all": ("Microsoft.Compute/virtualMachines/read",),
         "skus": ("Microsoft.Compute/skus/read",),
+        "usage.list": ("Microsoft.Compute/locations/usages/read",),
+        "images.get": ("Microsoft.Compute/images/read",),
+        "gallery_images.get": ("Microsoft.Compute/galleries/images/read",),
+        "gallery_image_versions.list_by_gallery_image": ("Microsoft.Compute/galleries/images/versions/read",),
+        "virtual_machine_images.list": (f"{market}/read",),
+        "virtual_machine_images.get": (f"{market}/read",),
     }
     card = "Microsoft.Network/networkInterfaces"
     parts: Rights = {
@@ -234,6 +243,7 @@ def test_the_manager_on_azure() -> None:
     body = azure_shape.body(config, "c", LaunchRequest("launch-0", "n1", "nodeset", offering, gang="g"), "#!")
     text = source(azure_client)
     made = set(re.findall(r"\bvms\.(\w+)\(", text)) | ({"skus"} if "resource_skus.list(" in text else set())
+    made |= {f"{group}.{call}" for group, call in re.findall(r"\bc\.(\w+)\.(\w+)\(", text)}
     used = {*body, *body["properties"]} - {"properties"}
     role = policy("azure-manager.json")
     assert set(role["Actions"]) == needed(made, calls) | needed(used, parts)
@@ -283,7 +293,11 @@ def test_the_manager_on_aws() -> None:
     given = {action for statement in policy("aws-manager.json")["Statement"] for action in actions(statement)}
     others = {action for action in given if not action.startswith(("ec2:", "s3:"))}
     assert {action for action in given if action.startswith("ec2:")} == wanted
-    assert others == {"iam:PassRole", "ssm:GetParameters"}, "the nodes' role, and an image that a parameter names"
+    elsewhere = set(re.findall(r"\bservice\.call\(\s*\"(\w+)\"", text))
+    asked = {"get_service_quota": "servicequotas:GetServiceQuota", "get_parameters": "ssm:GetParameters"}
+    assert others == {"iam:PassRole", *(asked[call] for call in elsewhere)}, (
+        "the nodes' role, and what is asked elsewhere"
+    )
 
 
 def test_the_queue_on_aws() -> None:

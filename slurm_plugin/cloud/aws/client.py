@@ -5,6 +5,7 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator, Mapping
 from typing import Any
+from urllib.parse import urlsplit
 
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, THROTTLES, ApiError
 from slurm_plugin.cloud.backoff import Backoff, Paused
@@ -67,6 +68,26 @@ class Ec2:
                 self._session = self._session or make_session(self.config)
                 self._clients[timeout] = make_client(self._session, "ec2", self.config.endpoint_url, timeout)
             return self._clients[timeout]
+
+
+class Service:
+    """Another service of AWS's, of which a few things are asked. An endpoint that is not AWS's own is taken to speak for all of them."""
+
+    def __init__(self, config: AwsProvider, name: str) -> None:
+        self._config, self._name = config, name
+        self._client: Any = None
+
+    def call(self, operation: str, **members: Any) -> dict[str, Any]:
+        """One call, once. Raises ``ApiError``."""
+        return send(self._opened, operation, members)
+
+    def _opened(self) -> Any:
+        if self._client is None:
+            url = self._config.endpoint_url
+            if url and (urlsplit(url).hostname or "").endswith((".amazonaws.com", ".amazonaws.com.cn", ".api.aws")):
+                url = None
+            self._client = make_client(make_session(self._config), self._name, url, READ_TIMEOUT)
+        return self._client
 
 
 def send(client: Callable[[], Any], operation: str, members: Mapping[str, Any]) -> dict[str, Any]:

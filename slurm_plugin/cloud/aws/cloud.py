@@ -14,11 +14,12 @@ from typing import Any, TypeVar
 from slurm_plugin import render
 from slurm_plugin.cloud import launch_ids, tags
 from slurm_plugin.cloud.aws import fleet as fleets
-from slurm_plugin.cloud.aws import gangs, listing, names, prices, sizes, template
+from slurm_plugin.cloud.aws import gangs, images, listing, names, prices, quotas, sizes, template
 from slurm_plugin.cloud.aws.client import Ec2
 from slurm_plugin.cloud.aws.errors import NO_ANSWER, NO_TEMPLATE, THROTTLES, UNKNOWN_INSTANCE, ApiError, most_telling
 from slurm_plugin.cloud.aws.journal import KEEP, Fleet, Journal, Note
 from slurm_plugin.cloud.aws.queue import Queue
+from slurm_plugin.cloud.images import ImageFacts
 from slurm_plugin.cloud.provider import (
     Instance,
     InstanceState,
@@ -29,6 +30,7 @@ from slurm_plugin.cloud.provider import (
     RefusalKind,
     Refused,
 )
+from slurm_plugin.cloud.quotas import Ways
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import AwsProvider, Config
 from slurm_plugin.errors import CloudUnavailable, ConfigError
@@ -137,6 +139,18 @@ class AwsCloud:
             return sizes.machine_sizes(self.ec2, offerings)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def image(self) -> ImageFacts:
+        """See ``DescribesImages``."""
+        return images.image(self.name, self.ec2, self.clock())
+
+    def architectures(self, offerings: Collection[Offering]) -> dict[str, dict[str, frozenset[str]]]:
+        """See ``DescribesImages``."""
+        return images.architectures(self.name, self.ec2, offerings)
+
+    def quotas(self, offerings: Collection[Offering]) -> dict[str, Ways]:
+        """See ``TellsQuotas``."""
+        return quotas.quotas(self.name, self.ec2, offerings)
 
     # Launching.
 

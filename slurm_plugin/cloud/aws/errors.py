@@ -19,6 +19,7 @@ NO_TEMPLATE = (
     "InvalidLaunchTemplateId.VersionNotFound",
 )
 """The launch template, or the version, is not there: it is ours, and made anew."""
+NOT_PERMITTED = frozenset({"AccessDenied", "AccessDeniedException", "UnauthorizedOperation"})
 EMPTY = "EmptyFleet"
 """Our own code for an answer with neither instances nor errors."""
 

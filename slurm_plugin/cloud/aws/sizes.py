@@ -20,14 +20,21 @@ TYPES_A_CALL = 100
 def machine_sizes(ec2: Ec2, offerings: Collection[Offering]) -> dict[str, MachineSize]:
     """By offering id; of alternatives (``g5.xlarge,g6.xlarge``) the least of each that is known. Raises ``ApiError``."""
     names = {offering.id: instance_types(offering) for offering in offerings}
-    wanted = sorted({name for listed in names.values() for name in listed})
-    known: dict[str, MachineSize] = {}
+    described = describe(ec2, {name for listed in names.values() for name in listed})
+    known = {name: read(record) for name, record in described.items()}
+    found = {id_: [known[name] for name in listed if name in known] for id_, listed in names.items()}
+    return {id_: smallest(sizes) for id_, sizes in found.items() if sizes}
+
+
+def describe(ec2: Ec2, types: Collection[str]) -> dict[str, dict[str, Any]]:
+    """``InstanceTypeInfo`` by type; those that the region does not have are left out. Raises ``ApiError``."""
+    wanted = sorted(types)
+    known: dict[str, dict[str, Any]] = {}
     for start in range(0, len(wanted), TYPES_A_CALL):
         asked = [{"Name": "instance-type", "Values": wanted[start : start + TYPES_A_CALL]}]
         for record in ec2.pages("describe_instance_types", "InstanceTypes", Filters=asked):
-            known[record["InstanceType"]] = read(record)
-    found = {id_: [known[name] for name in listed if name in known] for id_, listed in names.items()}
-    return {id_: smallest(sizes) for id_, sizes in found.items() if sizes}
+            known[record["InstanceType"]] = record
+    return known
 
 
 def read(record: Mapping[str, Any]) -> MachineSize:

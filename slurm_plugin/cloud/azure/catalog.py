@@ -24,19 +24,23 @@ class Catalog:
 
     def __init__(self, api: Arm, steady: Callable[[], float] = time.monotonic) -> None:
         self._api, self._steady = api, steady
+        self._skus: dict[str, dict[str, Any]] = {}
         self._prices: dict[tuple[str, Market], float] = {}
         self._asked: frozenset[str] = frozenset()
         self._until = float("-inf")
 
     def sizes(self, offerings: Collection[Offering]) -> dict[str, MachineSize]:
         """By offering id; a size that the region does not have is left out. Raises ``ApiError``."""
+        found = {id_: read(sku) for id_, sku in self.skus(offerings).items()}
+        return {id_: size for id_, size in found.items() if size is not None}
+
+    def skus(self, offerings: Collection[Offering]) -> dict[str, dict[str, Any]]:
+        """As ``sizes``: all that Azure tells of a size. Asked for once: the list is long."""
         wanted = {offering.instance_type for offering in offerings}
-        known: dict[str, MachineSize] = {}
-        for sku in self._api.skus() if wanted else ():
-            name = str(sku.get("name"))
-            if sku.get("resourceType") == "virtualMachines" and name in wanted and (size := read(sku)) is not None:
-                known[name] = size
-        return {o.id: known[o.instance_type] for o in offerings if o.instance_type in known}
+        if not wanted <= self._skus.keys():
+            listed = (sku for sku in self._api.skus() if sku.get("resourceType") == "virtualMachines")
+            self._skus |= {name: sku for sku in listed if (name := str(sku.get("name"))) in wanted}
+        return {o.id: self._skus[o.instance_type] for o in offerings if o.instance_type in self._skus}
 
     def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
         """US dollars an hour by offering id; those not known are left out. Raises ``CloudUnavailable``."""
@@ -53,7 +57,7 @@ class Catalog:
 def read(sku: Mapping[str, Any]) -> MachineSize | None:
     """One size's capabilities; None where they do not tell its CPUs and memory."""
     try:
-        told = {str(c.get("name")): str(c.get("value")) for c in sku.get("capabilities") or ()}
+        told = capabilities(sku)
         return MachineSize(
             cpus=int(told.get("vCPUsAvailable") or told["vCPUs"]),
             memory_mb=round(float(told["MemoryGB"]) * 1024),
@@ -61,3 +65,8 @@ def read(sku: Mapping[str, Any]) -> MachineSize | None:
         )
     except (KeyError, ValueError, TypeError, AttributeError, OverflowError):
         return None
+
+
+def capabilities(sku: Mapping[str, Any]) -> dict[str, str]:
+    """By name. Raises ``AttributeError``, ``TypeError`` where they are in no shape."""
+    return {str(c.get("name")): str(c.get("value")) for c in sku.get("capabilities") or ()}

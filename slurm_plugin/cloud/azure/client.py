@@ -42,7 +42,7 @@ class Arm:
         self._group = config.resource_group
         self._reads, self._writes = Backoff(), Backoff()
         self._lock = threading.Lock()
-        self._made: Any = None
+        self._made: dict[str, Any] = {}
 
     def create(self, name: str, body: Mapping[str, Any]) -> None:
         """Begin to make a machine, only if there is none of that name (``ApiError.exists``)."""
@@ -88,6 +88,53 @@ class Arm:
 
         return list(self._paced(self._reads, READ_PATIENCE, listed))
 
+    def usages(self) -> list[dict[str, Any]]:
+        """What the subscription may have in the region, and what it has."""
+        found: list[dict[str, Any]] = self._look(
+            self.config.subscription, lambda c: [one.as_dict() for one in c.usage.list(self.config.region)]
+        )
+        return found
+
+    def managed_image(self, subscription: str, group: str, name: str) -> dict[str, Any]:
+        """A managed image. Raises ``ApiError`` of status 404 where there is none, as the others below do."""
+        found: dict[str, Any] = self._look(subscription, lambda c: c.images.get(group, name).as_dict())
+        return found
+
+    def gallery_image(self, subscription: str, group: str, gallery: str, name: str) -> dict[str, Any]:
+        """The definition of a gallery's image."""
+        found: dict[str, Any] = self._look(subscription, lambda c: c.gallery_images.get(group, gallery, name).as_dict())
+        return found
+
+    def gallery_versions(self, subscription: str, group: str, gallery: str, name: str) -> list[dict[str, Any]]:
+        """All versions of a gallery's image."""
+        found: list[dict[str, Any]] = self._look(
+            subscription,
+            lambda c: [v.as_dict() for v in c.gallery_image_versions.list_by_gallery_image(group, gallery, name)],
+        )
+        return found
+
+    def market_versions(self, publisher: str, offer: str, sku: str) -> list[str]:
+        """Of an image of the marketplace in the region, by name."""
+        found: list[str] = self._look(
+            self.config.subscription,
+            lambda c: [
+                str(v.as_dict().get("name"))
+                for v in c.virtual_machine_images.list(self.config.region, publisher, offer, sku)
+            ],
+        )
+        return found
+
+    def market_image(self, publisher: str, offer: str, sku: str, version: str) -> dict[str, Any]:
+        """A version of an image of the marketplace, in the region."""
+        found: dict[str, Any] = self._look(
+            self.config.subscription,
+            lambda c: c.virtual_machine_images.get(self.config.region, publisher, offer, sku, version).as_dict(),
+        )
+        return found
+
+    def _look(self, subscription: str, work: Callable[[Any], Any]) -> Any:
+        return self._paced(self._reads, READ_PATIENCE, lambda: work(self._client(subscription)))
+
     def _read(self, work: Callable[[Any], Any]) -> Any:
         return self._paced(self._reads, READ_PATIENCE, lambda: work(self._client().virtual_machines))
 
@@ -108,22 +155,24 @@ class Arm:
         except Paused as error:
             raise ApiError("TooManyRequests", str(error), 429) from None
 
-    def _client(self) -> Any:
+    def _client(self, subscription: str = "") -> Any:
+        """``subscription``: "" is burst.yaml's; an image may lie in another one."""
+        wanted = subscription or self.config.subscription
         with self._lock:
-            if self._made is None:
+            if wanted not in self._made:
                 # Our own pause is shared by all callers; the library's retries would be each caller's own.
                 options: dict[str, Any] = {"retry_total": 0, "connection_timeout": 3.0, "read_timeout": TIMEOUT}
                 if self.config.endpoint_url:
                     options["authentication_policy"] = SansIOHTTPPolicy()
                     client = ComputeManagementClient(
-                        _NoCredential(), self.config.subscription, base_url=self.config.endpoint_url, **options
+                        _NoCredential(), wanted, base_url=self.config.endpoint_url, **options
                     )
                 else:
                     from azure.identity import DefaultAzureCredential
 
-                    client = ComputeManagementClient(DefaultAzureCredential(), self.config.subscription, **options)
-                self._made = client
-            return self._made
+                    client = ComputeManagementClient(DefaultAzureCredential(), wanted, **options)
+                self._made[wanted] = client
+            return self._made[wanted]
 
 
 def _sorted(work: Callable[[], Any]) -> Any:

@@ -11,12 +11,14 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from job_wrapper.node_config import NodeConfig
-from slurm_plugin.cloud.azure import shape
+from slurm_plugin.cloud.azure import images, quotas, shape
+from slurm_plugin.cloud.azure.asking import asking
 from slurm_plugin.cloud.azure.catalog import Catalog
 from slurm_plugin.cloud.azure.client import Arm
 from slurm_plugin.cloud.azure.errors import CREATING, NAME_IN_USE, NO_ANSWER, ApiError, most_telling
 from slurm_plugin.cloud.azure.journal import KEEP, Journal, Note
 from slurm_plugin.cloud.azure.shape import Machine
+from slurm_plugin.cloud.images import ImageFacts
 from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
 from slurm_plugin.cloud.provider import (
     Instance,
@@ -27,6 +29,7 @@ from slurm_plugin.cloud.provider import (
     RefusalKind,
     Refused,
 )
+from slurm_plugin.cloud.quotas import Ways
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import AzureProvider, Config
 from slurm_plugin.errors import CloudUnavailable
@@ -97,6 +100,22 @@ class AzureCloud(NamedCloud[AzureProvider]):
             return self._catalog.sizes(offerings)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def image(self) -> ImageFacts:
+        """See ``DescribesImages``."""
+        return images.image(self.name, self.api, self._clock())
+
+    def architectures(self, offerings: Collection[Offering]) -> dict[str, dict[str, frozenset[str]]]:
+        """See ``DescribesImages``."""
+        with asking(self.name, "Microsoft.Compute/skus/read"):
+            return images.architectures(self._catalog.skus(offerings), offerings)
+
+    def quotas(self, offerings: Collection[Offering]) -> dict[str, Ways]:
+        """See ``TellsQuotas``."""
+        with asking(self.name, "Microsoft.Compute/skus/read"):
+            skus = self._catalog.skus(offerings)
+        with asking(self.name, "Microsoft.Compute/locations/usages/read"):
+            return quotas.ways(self.api.usages(), self.config.region, skus, offerings)
 
     def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
         """See ``TellsPrices``."""

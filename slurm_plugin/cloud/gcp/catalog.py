@@ -32,12 +32,15 @@ class Catalog:
 
     def sizes(self, offerings: Collection[Offering]) -> dict[str, MachineSize]:
         """By offering id; a type that is in none of the offering's zones is left out. Raises ``ApiError``."""
-        found = {offering.id: self._made_of(offering) for offering in offerings}
         return {
             id_: MachineSize(parts.cpus, parts.memory_mb, sum(count for _, count in parts.gpus))
-            for id_, parts in found.items()
-            if parts is not None
+            for id_, parts in self.parts(offerings).items()
         }
+
+    def parts(self, offerings: Collection[Offering]) -> dict[str, Parts]:
+        """As ``sizes``."""
+        found = {offering.id: self._made_of(offering) for offering in offerings}
+        return {id_: parts for id_, parts in found.items() if parts is not None}
 
     def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
         """US dollars an hour by offering id; those not known are left out. Raises ``ApiError``, ``CloudUnavailable``."""
@@ -61,7 +64,8 @@ class Catalog:
                 told = self._api.machine_type(zone, name)
                 if told is not None:
                     gpus = tuple((a.guest_accelerator_type, int(a.guest_accelerator_count)) for a in told.accelerators)
-                    self._parts[name] = Parts(int(told.guest_cpus), int(told.memory_mb), gpus)
+                    runs = str(told.architecture or "")
+                    self._parts[name] = Parts(int(told.guest_cpus), int(told.memory_mb), gpus, runs)
                     break
         return self._parts.get(name)
 

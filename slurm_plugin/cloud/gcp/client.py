@@ -109,9 +109,30 @@ class Gce:
 
     def zones(self) -> list[str]:
         """Of the region."""
+        return sorted(str(url).rsplit("/", 1)[-1] for url in self._region().zones)
+
+    def quotas(self) -> dict[str, tuple[float, float]]:
+        """Of the project in the region: limit and usage by metric."""
+        return {str(one.metric): (float(one.limit), float(one.usage)) for one in self._region().quotas}
+
+    def _region(self) -> Any:
         request = compute_v1.GetRegionRequest(project=self.config.project, region=self.config.region)
-        answer = self._read(compute_v1.RegionsClient, "get", request)
-        return sorted(str(url).rsplit("/", 1)[-1] for url in answer.zones)
+        return self._read(compute_v1.RegionsClient, "get", request)
+
+    def image(self, project: str, name: str, *, family: bool) -> Any:
+        """An image, or the newest of a family that is not withdrawn; None where there is none of that name."""
+        if family:
+            request: Any = compute_v1.GetFromFamilyImageRequest(project=project, family=name)
+        else:
+            request = compute_v1.GetImageRequest(project=project, image=name)
+        try:
+            if family:
+                return self._read(compute_v1.ImagesClient, "get_from_family", request)
+            return self._read(compute_v1.ImagesClient, "get", request)
+        except ApiError as error:
+            if error.status == 404:
+                return None
+            raise
 
     def machine_type(self, zone: str, name: str) -> Any:
         """As the zone has it; None where it has none of that name."""

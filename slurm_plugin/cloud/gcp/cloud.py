@@ -13,7 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids, tags
-from slurm_plugin.cloud.gcp import shape
+from slurm_plugin.cloud.gcp import images, quotas, shape
+from slurm_plugin.cloud.gcp.asking import asking
 from slurm_plugin.cloud.gcp.catalog import Catalog
 from slurm_plugin.cloud.gcp.client import Gce, has_notice
 from slurm_plugin.cloud.gcp.ended import KEEP as KEEP_ENDED
@@ -21,6 +22,7 @@ from slurm_plugin.cloud.gcp.ended import Ended
 from slurm_plugin.cloud.gcp.errors import NAME_IN_USE, NO_ANSWER, RUNNING, ApiError, most_telling
 from slurm_plugin.cloud.gcp.journal import KEEP, Call, Journal, request_id
 from slurm_plugin.cloud.gcp.shape import Machine
+from slurm_plugin.cloud.images import ImageFacts
 from slurm_plugin.cloud.named import LAG, NamedCloud, settings_of
 from slurm_plugin.cloud.provider import (
     Instance,
@@ -32,6 +34,7 @@ from slurm_plugin.cloud.provider import (
     RefusalKind,
     Refused,
 )
+from slurm_plugin.cloud.quotas import Ways
 from slurm_plugin.cloud.sizes import MachineSize
 from slurm_plugin.config import Config, GcpProvider
 from slurm_plugin.config_providers import ANY_ZONE
@@ -125,6 +128,23 @@ class GcpCloud(NamedCloud[GcpProvider]):
             return self._catalog.sizes(offerings)
         except ApiError as error:
             raise CloudUnavailable(f"{self.name}: {error}") from error
+
+    def image(self) -> ImageFacts:
+        """See ``DescribesImages``."""
+        with asking(self.name, images.permission(self.config.image)):
+            return images.image(self.api)
+
+    def architectures(self, offerings: Collection[Offering]) -> dict[str, dict[str, frozenset[str]]]:
+        """See ``DescribesImages``."""
+        with asking(self.name, "compute.machineTypes.get"):
+            return images.architectures(self._catalog.parts(offerings), offerings)
+
+    def quotas(self, offerings: Collection[Offering]) -> dict[str, Ways]:
+        """See ``TellsQuotas``."""
+        with asking(self.name, "compute.machineTypes.get"):
+            parts = self._catalog.parts(offerings)
+        with asking(self.name, "compute.regions.get"):
+            return quotas.ways(self.api.quotas(), self.config.region, parts, offerings)
 
     def prices(self, offerings: Collection[Offering]) -> dict[str, float]:
         """See ``TellsPrices``."""

@@ -58,11 +58,12 @@ Prices = Mapping[tuple[Market, str], float]
 
 @dataclass(frozen=True, slots=True)
 class Parts:
-    """What a machine type is made of. ``gpus``: type as Compute Engine names it, and how many."""
+    """What a machine type is made of. ``gpus``: type as Compute Engine names it, and how many. ``architecture``: X86_64, ARM64, "" where not told."""
 
     cpus: int
     memory_mb: int
     gpus: tuple[tuple[str, int], ...] = ()
+    architecture: str = ""
 
 
 def skus(session: requests.Session, base: str) -> Iterator[dict[str, Any]]:

@@ -1,0 +1,96 @@
+"""For ``check``: what the clouds themselves say about burst.yaml, asked now. Nothing is changed there."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+
+from job_wrapper.errors import SpotburstError
+from slurm_plugin.checks import images, quotas
+from slurm_plugin.checks.finding import Finding, State, or_well, unknown
+from slurm_plugin.cli.instance_types import instance_types
+from slurm_plugin.cloud.images import DescribesImages
+from slurm_plugin.cloud.provider import Offering, Provider
+from slurm_plugin.cloud.quotas import TellsQuotas, Ways
+from slurm_plugin.config import Config
+from slurm_plugin.errors import NotPermitted
+from slurm_plugin.manager.providers import build
+
+
+def at_clouds(config: Config) -> Iterator[Finding]:
+    """Whether machines are as large as their nodes, whether their images are there, and whether the accounts may have them."""
+    providers: dict[str, Provider] = {}
+    for name in config.providers:
+        try:
+            providers[name] = build(config, name)
+        except SpotburstError as error:
+            yield unknown("providers", str(error), "install what is missing: the manager needs it, too")
+    yield from instance_types(config, providers)
+    yield from _images(config, providers)
+    yield from _quotas(config, providers)
+
+
+def _offerings(config: Config, provider: str) -> set[Offering]:
+    return {o for nodeset in config.nodesets for o in config.offerings_of(nodeset) if o.provider == provider}
+
+
+def _images(config: Config, providers: Mapping[str, Provider]) -> Iterator[Finding]:
+    for name, provider in providers.items():
+        offerings = _offerings(config, name)
+        if not isinstance(provider, DescribesImages) or not offerings:
+            continue
+        try:
+            facts = provider.image()
+        except SpotburstError as error:
+            yield _untold(images.WHAT, error)
+            continue
+        found = list(images.image(name, facts, {}))
+        if not any(one.state in (State.FAULT, State.UNKNOWN) for one in found):
+            try:
+                found = list(images.image(name, facts, provider.architectures(offerings)))
+            except SpotburstError as error:
+                found.append(_untold(images.WHAT, error))
+        shown = " ".join(word for word in (facts.name, facts.architecture) if word)
+        yield from or_well(found, images.WHAT, f"providers.{name}: {shown} is there")
+
+
+def _quotas(config: Config, providers: Mapping[str, Provider]) -> Iterator[Finding]:
+    ways: dict[str, Ways] = {}
+    found: list[Finding] = []
+    asked: set[str] = set()
+    for name, provider in providers.items():
+        offerings = _offerings(config, name)
+        if not isinstance(provider, TellsQuotas) or not offerings:
+            continue
+        asked.add(name)
+        try:
+            told = provider.quotas(offerings)
+        except SpotburstError as error:
+            found.append(_untold(quotas.WHAT, error))
+            continue
+        ways |= told
+        if left := sorted(o.id for o in offerings if o.id not in told):
+            which = f"which quota counts {', '.join(left)} is not known"
+            found.append(unknown(quotas.WHAT, which, "look at the cloud's own page of quotas for these"))
+    wanted = [
+        quotas.Wanted(nodeset.name, len(nodeset.node_names), tuple(config.offerings_of(nodeset)))
+        for nodeset in config.nodesets
+    ]
+    found += quotas.quotas(wanted, ways)
+    if asked:
+        yield from or_well(
+            found, quotas.WHAT, f"{', '.join(sorted(asked))}: enough for all nodes that do not stand below"
+        )
+
+
+def _untold(what: str, error: SpotburstError) -> Finding:
+    if isinstance(error, NotPermitted):
+        return unknown(
+            what,
+            f"could not be told: {error.permission} is not given ({error})",
+            f"give this machine's account {error.permission} (`spotburst render list` names the policies), if this is to be looked at",
+        )
+    return unknown(
+        what,
+        f"could not be told: {error}",
+        "credentials and network of this machine must let the manager reach the cloud (docs/providers.md)",
+    )
