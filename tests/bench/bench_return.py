@@ -4,7 +4,8 @@ python -m tests.bench.bench_return [--rounds N]
 
 All three run one program, in one cluster, with idle nodes to go on: nobody waits for a machine. Slurm alone is asked to requeue the job at
 the notice, and so is its own handler's job, by the signal that a watcher of notices would send; for both the manager is ended, for it would help. A
-requeue of theirs takes two minutes, so several are measured at the same time. Needs root and Slurm.
+requeue of theirs takes two minutes, so several are measured at the same time. Then spotburst once more, where all other nodes are off and take
+``BOOT`` seconds to boot. Needs root and Slurm.
 """
 
 from __future__ import annotations
@@ -35,6 +36,9 @@ PATIENCE = 400.0
 BARS = {"median": 2.0, "worst": 5.0}
 """Seconds from the commit to the first line on a prepared node."""
 BAR = 1 / 20
+BOOT = 10.0
+BEYOND_BOOT = 3.0
+"""Seconds from the commit to the first line, beyond ``BOOT``, where no node is idle."""
 
 PROGRAM = """\
 import time
@@ -189,17 +193,18 @@ def slow_ways(runner: Runner, rounds: int) -> tuple[list[Return], list[Return]]:
     return alone, handled
 
 
-def our_way(runner: Runner, rounds: int) -> list[Return]:
-    """One job under the wrapper, taken from its node again and again."""
+def our_way(runner: Runner, rounds: int, ready: int = 1) -> list[Return]:
+    """One job under the wrapper, taken from its node again and again while ``ready`` others are idle."""
     found: list[Return] = []
     cluster = runner.cluster
     cluster.wait_for((cluster.config.state_dir / "manager.sock").exists, 30, "the manager", alive="manager")
-    runner.prepare(2)
+    runner.prepare(ready + 1 if ready else 0)
     job = Training(cluster, 0, 0.0, runner.folder)
     job.job = cluster.submit(runner.script("job.sh", JOB), env={"WRAPPER": WRAPPER})
     runner.until(job.job, 1)
     for number in range(1, rounds + 1):
-        runner.prepare(1)
+        runner.prepare(ready)
+        cluster.wait_for(lambda: bool(ready) or not runner.idle(), 180, "no idle node", every=0.3)
         # A notice comes at any moment of an attempt, and of the watcher's round.
         time.sleep(2.0 + random.random())
         notice = time.time()
@@ -237,9 +242,13 @@ def lines(rounds: int = 20) -> Iterator[Line | str]:
             runner = Runner(cluster, Path(name))
             alone, handled = slow_ways(runner, rounds)
             ours = our_way(runner, rounds)
+        cold = default_settings(NODES, suspend_time=30, notice=30, boot_time=BOOT) | {"recovery": settings["recovery"]}
+        with LocalCluster(Path(name) / "cold", cold) as cluster:
+            booted = our_way(Runner(cluster, Path(name)), rounds, ready=0)
     yield f"notice to running again, {rounds} times, load {os.getloadavg()[0]:.0f}; seconds, median (worst)"
     yield f"{'':32} " + "  ".join(f"{part:>16}" for part in PARTS)
     yield row("spotburst", ours)
+    yield row(f"the same, {BOOT:.0f} s to boot", booted)
     yield row("Slurm alone", alone)
     yield row("scontrol requeue in a handler", handled)
     whole = statistics.median(r.parts()[4] or 0.0 for r in ours)
@@ -248,6 +257,9 @@ def lines(rounds: int = 20) -> Iterator[Line | str]:
     since_commit = [r.parts()[3] or 0.0 for r in ours]
     for what, value in (("median", statistics.median(since_commit)), ("worst", max(since_commit))):
         yield Line(f"commit to first line, prepared node, {what}", value, f"{BARS[what]:g} s", BARS[what], 1.0)
+    beyond = [(r.parts()[3] or 0.0) - BOOT for r in booted]
+    for what, value in (("median", statistics.median(beyond)), ("worst", max(beyond))):
+        yield Line(f"commit to first line beyond a boot, {what}", value, f"{BEYOND_BOOT:g} s", BEYOND_BOOT, 1.0)
 
 
 def main() -> None:
