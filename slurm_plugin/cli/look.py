@@ -8,9 +8,8 @@ from collections.abc import Generator, Iterator
 from enum import Enum
 from pathlib import Path
 
-from job_wrapper.errors import SpotburstError, UsageError
+from job_wrapper.errors import UsageError
 from job_wrapper.node_config import load_node_config
-from job_wrapper.store import open_store
 from slurm_plugin.checks import clocks, reading, rights
 from slurm_plugin.checks.cluster import cluster, nodes, storage
 from slurm_plugin.checks.finding import Finding, fault, ok, or_well, unknown
@@ -20,6 +19,7 @@ from slurm_plugin.checks.slurm_conf import SlurmConf
 from slurm_plugin.checks.written import stale
 from slurm_plugin.cli.at_clouds import at_clouds
 from slurm_plugin.cli.look_node import look_node, unreadable
+from slurm_plugin.cli.look_store import look_store
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm.cli import CliClient
@@ -48,14 +48,16 @@ def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
     if role is Role.NODE or (role is None and node.node):
         yield from look_node(node)
         if node.uri:
-            yield from _store(node.uri, node.endpoint_url)
+            yield from look_store(node.uri, node.endpoint_url, joins=True)
         return
     try:
         place = path or find_config()
         config = load_config(place)
     except ConfigError as error:
         yield fault(
-            "burst.yaml", str(error), "mend burst.yaml; docs/ansible.md and docs/placement.md say what stands there"
+            "burst.yaml",
+            str(error),
+            "mend burst.yaml; docs/ansible.md and docs/placement.md say what stands there (on a compute node: `spotburst check --role node`)",
         )
         return
     yield ok("burst.yaml", f"{place}: {len(config.nodesets)} nodesets, {len(config.partitions)} partitions")
@@ -67,11 +69,12 @@ def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
         conf = None
     else:
         conf = yield from _slurm(config, client, role)
-    if conf is not None and (role or _role(conf)) is Role.CONTROLLER:
+    here = role or (_role(conf) if conf is not None else None)
+    if conf is not None and here is Role.CONTROLLER:
         yield from _rights(config, conf, place)
-    if role is not Role.LOGIN and (conf is None or role is Role.CONTROLLER or _role(conf) is Role.CONTROLLER):
+    if here is not Role.LOGIN:
         yield from _manager(config.state_dir)
-    yield from _store(config.checkpoints.uri, config.checkpoints.endpoint_url or "")
+    yield from look_store(config.checkpoints.uri, config.checkpoints.endpoint_url or "", joins=here is Role.LOGIN)
     yield from at_clouds(config)
 
 
@@ -202,24 +205,3 @@ def _manager(state_dir: Path) -> Iterator[Finding]:
         )
     else:
         yield fault("manager", "does not run: nobody launches machines, and nobody ends them", start)
-
-
-# --- everywhere -------------------------------------------------------------------------------------------------------
-
-
-def _store(uri: str, endpoint_url: str) -> Iterator[Finding]:
-    try:
-        open_store(uri, endpoint_url=endpoint_url)
-    except SpotburstError as error:
-        yield fault(
-            "checkpoint store",
-            str(error),
-            f"`spotburst store check {uri}` says which promise is not kept; docs/stores.md says what can be used",
-        )
-        return
-    yield ok("checkpoint store", f"{uri}: safe (spotburst store check measures it)")
-    clock = reading.store_clock(uri, endpoint_url)
-    if clock is None:
-        yield unknown("clock", "could not be compared with the checkpoint store's: its server tells no time")
-    else:
-        yield from clocks.agree(clock)

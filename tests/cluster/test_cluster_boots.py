@@ -112,6 +112,34 @@ def test_a_job_runs_on_two_booted_nodes(cluster: LocalCluster) -> None:
     release(cluster, "spot-1", "spot-2")
 
 
+def test_check_on_a_node_names_what_is_broken(cluster: LocalCluster, cloud: LocalCloud) -> None:
+    """Beside what is well, an agent that has ended and a metadata service that is not there."""
+    [instance_id] = boot(cluster, "spot-3")
+    machine = cloud.find(instance_id)
+    assert machine.process is not None
+    enter = ("nsenter", "--target", str(machine.process.pid), "--all", "--wdns=/")
+    check = (str(Path(sys.executable).parent / "spotburst"), "check", "--role", "node", "--json")
+
+    def checked() -> dict[str, tuple[str, str]]:
+        """State and fix by what was looked at."""
+        found = json.loads(cluster.run(*enter, *check, check=False))
+        return {one["what"]: (one["state"], one["fix"]) for one in found}
+
+    well = checked()
+    assert {what: state for what, (state, _) in well.items()} == {"node.json": "ok", "agent": "ok", "notices": "ok"}
+    pid = cluster.run(*enter, "pgrep", "-P", "1", "-f", "job_wrapper.agent").strip()
+    cluster.run(*enter, "kill", pid)
+    cluster.run(*enter, "touch", "-d", "-1 minute", "/run/spotburst/agent.alive")
+    cluster.run(*enter, "ip", "address", "del", "169.254.169.254/32", "dev", "lo")
+    broken = checked()
+    assert broken["node.json"][0] == "ok"
+    assert broken["agent"][0] == "fault"
+    assert "spotburst" in broken["agent"][1]
+    assert broken["notices"][0] == "fault"
+    assert "metadata service" in broken["notices"][1]
+    release(cluster, "spot-3")
+
+
 def test_srun_from_the_login_node(cluster: LocalCluster) -> None:
     boot(cluster, "spot-1")
     assert "spot-1" in cluster.run("srun", "-w", "spot-1", "hostname").splitlines()
