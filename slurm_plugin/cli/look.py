@@ -8,6 +8,7 @@ from collections.abc import Generator, Iterator
 from enum import Enum
 from pathlib import Path
 
+from job_wrapper.counted import counted
 from job_wrapper.errors import UsageError
 from job_wrapper.node_config import load_node_config
 from slurm_plugin.checks import clocks, reading, rights
@@ -60,7 +61,10 @@ def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
             "mend burst.yaml; docs/ansible.md and docs/placement.md say what stands there (on a compute node: `spotburst check --role node`)",
         )
         return
-    yield ok("burst.yaml", f"{place}: {len(config.nodesets)} nodesets, {len(config.partitions)} partitions")
+    yield ok(
+        "burst.yaml",
+        f"{place}: {counted(len(config.nodesets), 'nodeset')}, {counted(len(config.partitions), 'partition')}",
+    )
     conf: SlurmConf | None
     try:
         client = connect(config.slurm)
@@ -117,7 +121,11 @@ def _slurm(config: Config, client: CliClient, role: Role | None) -> Generator[Fi
     if running:
         try:
             count = sum(len(nodeset.node_names) for nodeset in config.nodesets)
-            yield from or_well(nodes(config, conf, client.nodes()), "nodes", f"all {count} are in slurm.conf")
+            yield from or_well(
+                nodes(config, conf, client.nodes()),
+                "nodes",
+                f"{counted(count, 'node')} of burst.yaml, all in slurm.conf",
+            )
         except (SlurmUnavailable, SlurmRefused) as error:
             yield unknown("nodes", str(error))
     yield from stale(config, conf)
