@@ -22,12 +22,20 @@ class Wanted:
     offerings: tuple[Offering, ...]
 
 
-def quotas(wanted: Iterable[Wanted], ways: Mapping[str, Ways]) -> Iterator[Finding]:
-    """``ways``: by offering id; of an offering that is not there nothing is said."""
+def quotas(
+    wanted: Iterable[Wanted], ways: Mapping[str, Ways], machines: Mapping[str, int] | None = None
+) -> Iterator[Finding]:
+    """``ways``: by offering id; of an offering that is not there nothing is said.
+
+    ``machines``: how many this cluster has now, by offering id; what is in use beyond these is others'. None: not known, and nothing is
+    concluded from what is in use.
+    """
+    others = _others(ways, machines)
     shared: dict[Quota, dict[str, float]] = {}
     for one in wanted:
-        for take, offerings in _tightest(one, ways).items():
-            if take.fits >= one.nodes:
+        for take, offerings in _tightest(one, ways, others).items():
+            room = _room(take, others)
+            if room >= one.nodes:
                 taken = shared.setdefault(take.quota, {})
                 taken[one.nodeset] = max(taken.get(one.nodeset, 0.0), take.each * one.nodes)
                 continue
@@ -36,21 +44,43 @@ def quotas(wanted: Iterable[Wanted], ways: Mapping[str, Ways]) -> Iterator[Findi
             if take.fits < 1:
                 yield fault(WHAT, f"{where}: none can ever start", f"{more}; or {OTHERWISE}")
             else:
-                yield note(WHAT, f"{where}: {take.fits} of {one.nodes} nodes fit", more)
+                beside = f" beside what others use ({others[take.quota]:g})" if room < take.fits else ""
+                yield note(WHAT, f"{where}: {room} of {one.nodes} nodes fit{beside}", more)
     for quota, taken in shared.items():
-        if len(taken) > 1 and sum(taken.values()) > quota.limit:
+        if len(taken) > 1 and sum(taken.values()) > quota.limit - others.get(quota, 0.0):
             nodesets = ", ".join(taken)
             text = f"nodesets {nodesets}: {_limit(quota)}, and all their nodes together take {sum(taken.values()):g}"
             yield note(WHAT, text, quota.more)
 
 
-def _tightest(one: Wanted, ways: Mapping[str, Ways]) -> dict[Take, list[str]]:
+def _others(ways: Mapping[str, Ways], machines: Mapping[str, int] | None) -> dict[Quota, float]:
+    """What is in use of each quota beside this cluster's machines. Of alternatives they are taken to be of the first."""
+    if machines is None:
+        return {}
+    own: dict[Quota, float] = {}
+    for id_, count in machines.items():
+        for take in next(iter(ways.get(id_, ())), ()):
+            own[take.quota] = own.get(take.quota, 0.0) + take.each * count
+    all_of = {take.quota for some in ways.values() for way in some for take in way}
+    return {quota: max(0.0, quota.used - own.get(quota, 0.0)) for quota in all_of if quota.used is not None}
+
+
+def _room(take: Take, others: Mapping[Quota, float]) -> int:
+    """How many machines the quota is enough for, beside others' use."""
+    return int(max(0.0, take.quota.limit - others.get(take.quota, 0.0)) // take.each)
+
+
+def _tightest(one: Wanted, ways: Mapping[str, Ways], others: Mapping[Quota, float]) -> dict[Take, list[str]]:
     """What is used up first in the best way of each offering, with the ids of the offerings of which that is so."""
+
+    def room(take: Take) -> tuple[int, int]:
+        return _room(take, others), take.fits
+
     found: dict[Take, list[str]] = {}
     for offering in one.offerings:
-        tight = [min(way, key=lambda take: take.fits) for way in ways.get(offering.id, ()) if way]
+        tight = [min(way, key=room) for way in ways.get(offering.id, ()) if way]
         if tight:
-            found.setdefault(max(tight, key=lambda take: take.fits), []).append(offering.id)
+            found.setdefault(max(tight, key=room), []).append(offering.id)
     return found
 
 

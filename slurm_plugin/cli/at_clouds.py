@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Mapping
 
 from job_wrapper.errors import SpotburstError
 from slurm_plugin.checks import images, quotas
 from slurm_plugin.checks.finding import Finding, State, or_well, unknown
+from slurm_plugin.cli.from_ledger import from_ledger
 from slurm_plugin.cli.instance_types import instance_types
 from slurm_plugin.cloud.images import DescribesImages
 from slurm_plugin.cloud.provider import Offering, Provider
@@ -75,11 +77,11 @@ def _quotas(config: Config, providers: Mapping[str, Provider]) -> Iterator[Findi
         quotas.Wanted(nodeset.name, len(nodeset.node_names), tuple(config.offerings_of(nodeset)))
         for nodeset in config.nodesets
     ]
-    found += quotas.quotas(wanted, ways)
+    machines, _ = from_ledger(config, lambda ledger: Counter(intent.offering_id for intent in ledger.intents()))
+    found += quotas.quotas(wanted, ways, machines)
     if asked:
-        yield from or_well(
-            found, quotas.WHAT, f"{', '.join(sorted(asked))}: enough for all nodes that do not stand below"
-        )
+        enough = "each offering has room for a machine" if found else "enough for all nodes"
+        yield from or_well(found, quotas.WHAT, f"{', '.join(sorted(asked))}: {enough}")
 
 
 def _untold(what: str, error: SpotburstError) -> Finding:
