@@ -60,6 +60,15 @@ def shorten(text: str) -> str:
     return line if len(line) <= LONGEST_TEXT else line[: LONGEST_TEXT - 1] + "…"
 
 
+class CloudError(Exception):
+    """A cloud answered with an error: each cloud has its own kind of it."""
+
+    @property
+    def not_permitted(self) -> bool:
+        """The account may not ask that."""
+        return False
+
+
 class Told(Protocol):
     """A cloud's error."""
 

@@ -7,7 +7,7 @@ import re
 from slurm_plugin.cloud import refusals
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
-from slurm_plugin.cloud.refusals import Codes
+from slurm_plugin.cloud.refusals import CloudError, Codes
 
 THROTTLES = frozenset(
     {"RequestLimitExceeded", "Throttling", "ThrottlingException", "EC2ThrottledException", "RequestThrottled"}
@@ -53,7 +53,7 @@ CODES = Codes.of(
 )
 
 
-class ApiError(Exception):
+class ApiError(CloudError):
     """EC2 answered with an error, in its own code and words."""
 
     def __init__(self, code: str, text: str, status: int | None = None) -> None:
@@ -64,6 +64,11 @@ class ApiError(Exception):
     def kind(self) -> RefusalKind:
         """What it means."""
         return CODES.kind(self.code, self.status)
+
+    @property
+    def not_permitted(self) -> bool:
+        """See ``CloudError``."""
+        return self.code in NOT_PERMITTED
 
     def refuse(self, launch_id: str) -> Refused:
         """The refusal of one launch."""

@@ -8,7 +8,7 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from typing import Any
 
-from slurm_plugin.cloud.aws.asking import asking
+from slurm_plugin.cloud.asking import asking
 from slurm_plugin.cloud.aws.client import Ec2, Service
 from slurm_plugin.cloud.aws.errors import ApiError
 from slurm_plugin.cloud.aws.fleet import instance_types

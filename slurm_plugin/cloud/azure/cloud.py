@@ -11,8 +11,8 @@ from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
 
 from job_wrapper.node_config import NodeConfig
+from slurm_plugin.cloud.asking import asking
 from slurm_plugin.cloud.azure import images, quotas, shape
-from slurm_plugin.cloud.azure.asking import asking
 from slurm_plugin.cloud.azure.catalog import Catalog
 from slurm_plugin.cloud.azure.client import Arm
 from slurm_plugin.cloud.azure.errors import CREATING, NAME_IN_USE, NO_ANSWER, ApiError, most_telling

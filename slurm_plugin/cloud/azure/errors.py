@@ -7,7 +7,7 @@ import re
 
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
-from slurm_plugin.cloud.refusals import Codes
+from slurm_plugin.cloud.refusals import CloudError, Codes
 from slurm_plugin.cloud.refusals import most_telling as most_telling
 
 CREATING = "Creating"
@@ -42,7 +42,7 @@ CODES = Codes.of(
 )
 
 
-class ApiError(Exception):
+class ApiError(CloudError):
     """Azure answered with an error, in its own code and words. ``retry_after``: its own wish, in seconds."""
 
     def __init__(self, code: str, text: str, status: int | None = None, retry_after: float | None = None) -> None:
@@ -59,6 +59,11 @@ class ApiError(Exception):
             if re.search(r"max(imum)? price", self.text, re.IGNORECASE):
                 return RefusalKind.PRICE
         return CODES.kind(self.code, self.status)
+
+    @property
+    def not_permitted(self) -> bool:
+        """See ``CloudError``."""
+        return self.status == 403
 
     @property
     def exists(self) -> bool:

@@ -10,8 +10,8 @@ import re
 from collections.abc import Collection, Iterable, Mapping
 from typing import Any
 
+from slurm_plugin.cloud.asking import asking
 from slurm_plugin.cloud.azure import catalog
-from slurm_plugin.cloud.azure.asking import asking
 from slurm_plugin.cloud.azure.client import Arm
 from slurm_plugin.cloud.azure.errors import ApiError
 from slurm_plugin.cloud.images import ImageFacts

@@ -13,8 +13,8 @@ from dataclasses import replace
 from pathlib import Path
 
 from slurm_plugin.cloud import launch_ids, tags
+from slurm_plugin.cloud.asking import asking
 from slurm_plugin.cloud.gcp import images, quotas, shape
-from slurm_plugin.cloud.gcp.asking import asking
 from slurm_plugin.cloud.gcp.catalog import Catalog
 from slurm_plugin.cloud.gcp.client import Gce, has_notice
 from slurm_plugin.cloud.gcp.ended import KEEP as KEEP_ENDED

@@ -11,7 +11,7 @@ from collections.abc import Sequence
 from slurm_plugin.cloud import refusals
 from slurm_plugin.cloud.provider import RefusalKind, Refused
 from slurm_plugin.cloud.refusals import NO_ANSWER as NO_ANSWER
-from slurm_plugin.cloud.refusals import Codes
+from slurm_plugin.cloud.refusals import CloudError, Codes
 
 THROTTLES = frozenset({"rateLimitExceeded", "userRateLimitExceeded", "RATE_LIMIT_EXCEEDED", "concurrentLimitExceeded"})
 TAKEN = frozenset({"RESOURCE_ALREADY_EXISTS", "alreadyExists"})
@@ -49,7 +49,7 @@ CODES = Codes.of(
 )
 
 
-class ApiError(Exception):
+class ApiError(CloudError):
     """Compute Engine answered with an error, in its own code and words. ``limit``: of the quota, where it tells."""
 
     def __init__(self, code: str, text: str, status: int | None = None, limit: float | None = None) -> None:
@@ -60,6 +60,11 @@ class ApiError(Exception):
     def kind(self) -> RefusalKind:
         """What it means."""
         return CODES.kind(self.code, self.status)
+
+    @property
+    def not_permitted(self) -> bool:
+        """See ``CloudError``."""
+        return self.status == 403 and self.code not in THROTTLES
 
     def refuse(self, launch_id: str, instance_type: str) -> Refused:
         """The refusal of one launch."""
