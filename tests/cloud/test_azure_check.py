@@ -175,3 +175,14 @@ def test_what_may_not_be_asked_is_named(
     assert state is State.UNKNOWN
     assert detail.startswith(f"could not be told: Microsoft.Compute/{permission} is not given")
     assert permission in fix
+
+
+def test_answers_in_no_shape_tell_nothing(cloud: AzureCatalog, tmp_path: Path) -> None:
+    for properties in (5, [5], "x", {"provisioningState": {"a": 1}}):
+        cloud.records[MANAGED] = {"location": REGION, "properties": properties}
+        cloud.records[f"{ROOT}/providers/Microsoft.Compute/locations/{REGION}/usages"] = {
+            "value": [{"name": properties}]
+        }
+        findings = found(tmp_path, provider(cloud), SPOT)
+        assert {one.state for one in findings if one.what == "quotas"} == {State.UNKNOWN}
+        assert states(findings, "images") in ([State.UNKNOWN], [State.FAULT])
