@@ -14,6 +14,7 @@ from slurm_plugin.config import Config
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import IntentState
 from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.booting import LOOK_EVERY, Booting
 from slurm_plugin.manager.describing import Describing
 from slurm_plugin.manager.gone import Gone
 from slurm_plugin.manager.hearing import Hearing
@@ -64,13 +65,14 @@ class Loop:
         hearing: Hearing | None = None,
         post: Post | None = None,
         monitor: Monitor | None = None,
+        booting: Booting | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.patience = Patience()
         self.service, self.post = Service({}), post
         """Told of each pass that ends; asked before each whether it may be."""
         self.reach, self.runs, self.monitor = reach, runs, monitor
-        parts = (reach, runs, sweeper, pricing, hearing, describing, post, monitor)
+        parts = (reach, runs, sweeper, pricing, hearing, describing, post, monitor, booting)
         self.parts = [part for part in parts if part is not None]
 
     @classmethod
@@ -83,6 +85,7 @@ class Loop:
         waker = Waker(config.state_dir / "manager.sock")
         once = Once()
         reach = Reach(max(0.2, config.manager.silent_prepare / 4), wake=waker.nudge)
+        booting = Booting(client, Reach(LOOK_EVERY), once)
         runs = RunReader(config.cluster, lambda: _store(config), once, wake=waker.nudge)
         hearing = Hearing(lanes, ledger, config.state_dir, once, wake=waker.nudge)
         table = load_prices(config.prices) if config.prices else None
@@ -94,6 +97,7 @@ class Loop:
             config.state_dir,
             once=once,
             reach=reach,
+            booting=booting,
             hearing=hearing,
             runs=runs,
             prices=table,
@@ -115,7 +119,7 @@ class Loop:
         patience = Patience()
         launcher.enough = patience.over
         applier = Applier(patient(client, patience), ledger, launcher, once)
-        parts = (reach, runs, sweeper, pricing, describing, hearing, post, _monitor(config, ledger, once))
+        parts = (reach, runs, sweeper, pricing, describing, hearing, post, _monitor(config, ledger, once), booting)
         loop = cls(config, observer, applier, waker, ledger, *parts)
         loop.service, loop.patience = service or loop.service, patience
         return loop

@@ -14,6 +14,7 @@ from slurm_plugin.cloud.provider import Instance
 from slurm_plugin.errors import CloudUnavailable, ConfigError, SlurmUnavailable
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.ledger_records import Intent, IntentState
+from slurm_plugin.manager.booting import Booting
 from slurm_plugin.manager.hearing import Hearing, with_notices
 from slurm_plugin.manager.lane import LIST_TIMEOUT, Lane
 from slurm_plugin.manager.reach import Reach
@@ -22,7 +23,7 @@ from slurm_plugin.manager.say import Once, log
 from slurm_plugin.placement import Knowledge, Order
 from slurm_plugin.prices import PriceTable, price_list
 from slurm_plugin.reconcile.flags import Phase, down, phase, to_be_recovered
-from slurm_plugin.reconcile.view import Listing, Policy, View
+from slurm_plugin.reconcile.view import BootFacts, Listing, Policy, View
 from slurm_plugin.requests import Request, read_requests
 from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.records import Job, Node, Partition
@@ -62,6 +63,7 @@ class Observer:
         *,
         once: Once,
         reach: Reach | None = None,
+        booting: Booting | None = None,
         hearing: Hearing | None = None,
         runs: RunReader | None = None,
         prices: PriceTable | None = None,
@@ -69,7 +71,7 @@ class Observer:
     ) -> None:
         self.policy, self.client, self.lanes, self.ledger, self.state_dir = policy, client, lanes, ledger, state_dir
         self.once, self.reach, self.runs, self.clock = once, reach, runs, clock
-        self.hearing = hearing
+        self.hearing, self.booting = hearing, booting
         self.memory = Memory()
         self.prices = prices
         self._pool = ThreadPoolExecutor(3, "slurm")
@@ -95,6 +97,8 @@ class Observer:
         self._note_absent(now, by_name, {i.node for i in intents} | _machine_nodes(clouds))
         self._note_stranded(now, by_name, jobs, intents)
         silent, suspect = self._contact(by_name, clouds)
+        answered = by_name if jobs is not None else None
+        boots = BootFacts() if self.booting is None else self.booting.look(now, answered, intents, clouds)
         return View(
             now=now,
             policy=self.policy,
@@ -117,6 +121,7 @@ class Observer:
             missing_since=dict(self.memory.missing_since),
             absent_since=dict(self.memory.absent_since),
             stranded_since=dict(self.memory.stranded_since),
+            boots=boots,
             began=began,
             runs=self._ended_runs(now, jobs),
         )

@@ -30,10 +30,12 @@ class _Contact:
     """When the last try began, by the monotonic clock."""
     failing_since: float | None
     """When the first failed try of the present series began, by the wall clock; None while it answers."""
+    answering_since: float | None = None
+    """When the first try of the present series that was answered began, by the wall clock; None while it does not answer."""
 
 
 class Reach:
-    """``watch`` says whom to try; ``silent_since`` and ``own_network_suspect`` say what was found. All may be called at any time."""
+    """``watch`` says whom to try; the others but ``start`` and ``stop`` say what was found. All may be called at any time."""
 
     def __init__(self, period: float, timeout: float | None = None, wake: Callable[[], None] = lambda: None) -> None:
         """``period`` and ``timeout`` (of one try) in seconds. ``wake`` is called when a node falls silent or answers again."""
@@ -74,6 +76,11 @@ class Reach:
         with self._lock:
             return {n: c.failing_since for n, c in self._contacts.items() if c.failing_since is not None}
 
+    def answering_since(self) -> dict[str, float]:
+        """Nodes whose last try was answered, with the time (Unix seconds) of the first such try in the series."""
+        with self._lock:
+            return {n: c.answering_since for n, c in self._contacts.items() if c.answering_since is not None}
+
     def own_network_suspect(self) -> bool:
         """All nodes (of two or more) fail at once. A single node can't tell the difference; Slurm's own view counts then."""
         with self._lock:
@@ -83,7 +90,8 @@ class Reach:
         while not self._stop.is_set():
             began = time.monotonic()
             try:
-                asyncio.run(self._round())
+                if self._targets:
+                    asyncio.run(self._round())
             except Exception as error:
                 log.error("trying to reach the nodes failed", error=repr(error))
             self._stop.wait(max(0.0, self.period - (time.monotonic() - began)))
@@ -109,12 +117,13 @@ class Reach:
             if self._targets.get(name) != (address, port):
                 return
             before = self._contacts.get(name)
-            since = None if answered else at
+            began: float | None = None
             broken_off = before is not None and tried - before.tried > 3 * (self.period + self.timeout)
-            if before is not None and before.failing_since is not None and not answered and not broken_off:
-                since = before.failing_since
-            self._contacts[name] = _Contact(tried, since)
-            changed = (before is None or before.failing_since is None) != (since is None)
+            if before is not None and not broken_off:
+                began = before.answering_since if answered else before.failing_since
+            since = at if began is None else began
+            self._contacts[name] = _Contact(tried, None if answered else since, since if answered else None)
+            changed = (before is None or before.failing_since is None) != answered
         if changed:
             self._wake()
 

@@ -25,6 +25,8 @@ What machine a node is to have, and what is done about its *current* intent (the
     COMING_UP   no, POWER_DOWN or DRAIN ours, and no job         power down by force: nobody waits for it
     COMING_UP   no, DRAIN not ours                               nothing is launched
     COMING_UP   no             registered, for STRANDED          set down, end it (slurmctld was killed, and recalls it as booting)
+    COMING_UP   no             running, older than slurmctld,    set down, end it (see ``unheard``)
+                               its slurmd has long listened
     COMING_UP   recoverable    any                               end it, power down
     UP          no             none                              retired ones not gone, or silent long enough: set down. Otherwise not our machine: leave
     UP          no             gone, stopping                    set down: its jobs are requeued at once (cases 14)
@@ -76,6 +78,7 @@ from slurm_plugin.reconcile.flags import (
 )
 from slurm_plugin.reconcile.gangs import gang, gathers, waiting, whose
 from slurm_plugin.reconcile.index import Index
+from slurm_plugin.reconcile.unheard import never_heard
 from slurm_plugin.reconcile.view import View
 from slurm_plugin.reconcile.zones import Bound, bound_of
 from slurm_plugin.slurm.records import Node
@@ -278,6 +281,13 @@ def _stranded(view: View, name: str) -> bool:
     return view.now - view.stranded_since.get(name, view.now) >= STRANDED
 
 
+def _why_unheard(view: View, current: Intent) -> str:
+    """Why a node that boots by Slurm's records will never register; "" if it may."""
+    if current.registered and _stranded(view, current.node):
+        return "it has registered"
+    return "its slurmd runs" if never_heard(view, current) else ""
+
+
 def _unreachable(view: View, node: Node) -> SetDown:
     since = datetime.fromtimestamp(view.silent_since[node.name], timezone.utc).strftime("%H:%M:%SZ")
     return SetDown(node.name, f"{OURS}no contact since {since}", f"{node.name} could not be reached since {since}")
@@ -288,11 +298,11 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
     current = index.current(name)
     if current is not None and current.created < index.cut.get(name, 0.0):
         current = None  # Slurm has powered it down since
-    if current is not None and current.registered and _stranded(view, name):
+    if current is not None and (why := _why_unheard(view, current)):
         # Not only given another machine: a job that it recalls here may have run, and is another attempt from now on.
-        yield SetDown(
-            name, f"{OURS}slurmctld takes it for booting, and it has registered", f"slurmctld lost sight of {name}"
-        )
+        if node.address == name:
+            yield SetAddress(name, NOWHERE)
+        yield SetDown(name, f"{OURS}slurmctld takes it for booting, and {why}", f"slurmctld lost sight of {name}")
         return
     wanted = node.has(*BUSY)
     if not wanted and (node.has("POWER_DOWN") or (node.has("DRAIN") and node.reason.startswith(OURS))):

@@ -122,6 +122,19 @@ class Listing:
 
 
 @dataclass(frozen=True, slots=True)
+class BootFacts:
+    """What tells a node that boots from one that slurmctld takes for booting though its slurmd has long run. Times in Unix seconds."""
+
+    slurmctld_began: float | None = None
+    """When slurmctld's process did. None: not known, or not asked since no node boots whose machine has never been a node."""
+    answers_since: float | None = None
+    """Since when slurmctld has answered each pass. None: it does not now."""
+    listening_since: Mapping[str, float] = field(default_factory=dict)
+    """By launch id, of machines that are older than slurmctld and were never seen as nodes: those whose slurmd takes connections, and since
+    when without a break."""
+
+
+@dataclass(frozen=True, slots=True)
 class View:
     """One pass's observation. ``nodes``, ``jobs`` and a provider's listing are None where they could not be had."""
 
@@ -154,6 +167,7 @@ class View:
     """Nodes that have machines and that Slurm does not know, and since when without a break."""
     stranded_since: Mapping[str, float] = field(default_factory=dict)
     """Nodes that are off though a job runs on them by Slurm's records, or boot though they have registered, and since when without a break."""
+    boots: BootFacts = field(default_factory=BootFacts)
     began: float | None = None
     """When the look began, if that was told: what it shows of nodes and jobs is no older."""
     runs: Mapping[int, tuple[RunTail, ...]] = field(default_factory=dict)

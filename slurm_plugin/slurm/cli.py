@@ -37,6 +37,10 @@ class CliClient:
             raise SlurmUnavailable(f"scontrol show config: SLURM_VERSION is {text!r}")
         return int(match[1]), int(match[2]), int(match[3])
 
+    def slurmctld_boot_time(self) -> float:
+        """BOOT_TIME of ``scontrol show config``."""
+        return parse.slurmctld_boot_time(self.shown_config())
+
     def shown_config(self) -> str:
         """What ``scontrol show config`` prints: its first line has the controller's time of day."""
         return self._run("scontrol", "show", "config")

@@ -22,6 +22,10 @@ class SlurmClient(Protocol):
         """Slurm's version: (22, 5, 8)."""
         ...
 
+    def slurmctld_boot_time(self) -> float:
+        """When the slurmctld that answers began, Unix seconds, to the second. Of a backup: when its process did, not when it took over."""
+        ...
+
     def jobs(self) -> tuple[Job, ...]:
         """All jobs that slurmctld has in memory, finished ones included (for MinJobAge seconds)."""
         ...

@@ -15,6 +15,7 @@ import json
 import math
 import re
 from collections.abc import Callable, Mapping
+from datetime import datetime
 from functools import lru_cache
 from typing import Any, TypeVar
 
@@ -41,6 +42,18 @@ def settings(text: str) -> dict[str, str]:
     """``scontrol show config``: what slurmctld runs with, by slurm.conf's names. "(null)" and "N/A" are ""."""
     found = re.findall(r"^(\w+)[ \t]*=[ \t]?(.*)$", text, re.MULTILINE)
     return {key: "" if value.strip() in ("(null)", "N/A") else value.strip() for key, value in found}
+
+
+def slurmctld_boot_time(text: str) -> float:
+    """When slurmctld began, in Unix seconds, from ``scontrol show config``. Raises ``SlurmUnavailable`` where it does not say so.
+
+    It is in this machine's time of day: of the two that an hour of the year may be, the earlier is taken.
+    """
+    said = settings(text).get("BOOT_TIME", "")
+    try:
+        return datetime.strptime(said, "%Y-%m-%dT%H:%M:%S").timestamp()
+    except (ValueError, OverflowError, OSError):  # no time, or none that a clock can count
+        raise SlurmUnavailable(f"scontrol show config: BOOT_TIME is {said!r}") from None
 
 
 def parse_jobs(text: str, command: str) -> tuple[Job, ...]:

@@ -25,7 +25,7 @@ class PyslurmClient:
     """``SlurmClient`` over pyslurm, in a process of its own. Safe to use from several threads; ``timeout`` in seconds bounds each answer.
 
     What pyslurm's objects can't say goes by Slurm's commands in ``bin_dir``: orders for array tasks and parts of heterogeneous jobs,
-    which it knows by number only, ``scancel`` of a job only if it waits, AdminComment, and slurmctld's version.
+    which it knows by number only, ``scancel`` of a job only if it waits, AdminComment, and slurmctld's version and start.
     """
 
     def __init__(self, bin_dir: Path | None = None, conf: Path | None = None, timeout: float = 10.0) -> None:
@@ -41,6 +41,10 @@ class PyslurmClient:
     def version(self) -> tuple[int, int, int]:
         """slurmctld's."""
         return self._commands.version()
+
+    def slurmctld_boot_time(self) -> float:
+        """By ``scontrol``."""
+        return self._commands.slurmctld_boot_time()
 
     def jobs(self) -> tuple[Job, ...]:
         """All jobs in slurmctld's memory. A requeued job that still completes is COMPLETING alone, as in 22.05's squeue."""

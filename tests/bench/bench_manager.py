@@ -20,10 +20,12 @@ from slurm_plugin.cloud.provider import Instance, InstanceState, Launched, Launc
 from slurm_plugin.config import Config
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.booting import LOOK_EVERY, Booting
 from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.loop import in_transition, spare_collections
 from slurm_plugin.manager.observe import Observer
+from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.say import Once
 from slurm_plugin.reconcile import Policy, decide
 from slurm_plugin.slurm import parse
@@ -178,7 +180,8 @@ class Site:
                 )  # fmt: skip
         client: Any = Slurm(names, now)
         lanes = {"here": Lane(cloud)}
-        self.observer = Observer(policy, client, lanes, self.ledger, folder, once=once)
+        booting = Booting(client, Reach(LOOK_EVERY), once)
+        self.observer = Observer(policy, client, lanes, self.ledger, folder, once=once, booting=booting)
         launcher = Launcher(policy, lanes, self.ledger, lambda *_: {}, once)
         self.applier = Applier(client, self.ledger, launcher, once)
 

@@ -34,8 +34,19 @@ def nodes(stage: Stage) -> dict[str, Node]:
     return {node.name: node for node in stage.client.nodes()}
 
 
+def with_a_slow_node(plan: dict[str, Any]) -> dict[str, Any]:
+    """And one node ``slow-1`` that takes a while to boot."""
+    spot, first = plan["nodesets"][0], plan["partitions"][0]
+    plan["providers"]["slow"] = {**plan["providers"]["local"], "boot_time": 15}
+    offerings = [{**offering, "provider": "slow"} for offering in spot["offerings"]]
+    plan["nodesets"].append({**spot, "name": "slow", "nodes": "slow-1", "offerings": offerings})
+    first["nodesets"] = ["spot", "slow"]
+    return plan
+
+
 def machines(stage: Stage) -> set[str]:
-    return {i.node for i in stage.cluster.cloud().instances() if i.state is not InstanceState.GONE}
+    clouds = [stage.cluster.cloud(name) for name in stage.cluster.config.providers]
+    return {i.node for cloud in clouds for i in cloud.instances() if i.state is not InstanceState.GONE}
 
 
 def save(stage: Stage, job: Handle, into: Path) -> None:
@@ -64,35 +75,48 @@ def recall(stage: Stage, kept: Path) -> None:
 
 def test_what_slurmctld_recalls_wrongly_is_set_right(make_cluster: MakeCluster, tmp_path: Path) -> None:
     """Two jobs run when it is killed; it recalls them as held. It starts one again where that runs, and one where that does not. A third
-    job waits for a node that is up, and which it recalls as off."""
-    stage = Stage(make_cluster(settings=settings(4, suspend_time=600)), "22.05")
-    stage.boot(["spot-1", "spot-2", "spot-4"])
-    stage.client.update_nodes(["spot-2"], state="drain", reason="not yet")
+    job waits for a node that is up, and which it recalls as off. A fourth one's node has registered while no manager ran, and is recalled
+    as booting."""
+    stage = Stage(make_cluster(settings=with_a_slow_node(settings(5, suspend_time=600))), "22.05")
+    stage.boot(["spot-1", "spot-2", "spot-4", "spot-5"])
+    stage.client.update_nodes(["spot-2", "spot-5"], state="drain", reason="not yet")
     same = stage.submit(stage.wrapped(), "--hold", "--nodelist=spot-1")
-    moves = stage.submit(stage.wrapped(), "--hold", "--exclude=spot-[1,3]")
+    moves = stage.submit(stage.wrapped(), "--hold", "--exclude=spot-[1,3,5],slow-1")
+    stage.cluster.kill_manager()
+    unseen = stage.submit(stage.wrapped(), "--exclude=spot-[1-4]")
+    stage.wait(lambda: nodes(stage)["slow-1"].has("POWERING_UP"), "the node to be powered up")
     save(stage, moves, tmp_path)
+    stage.cluster.start_manager()
     stage.boot(["spot-3"])
+    stage.wait(lambda: "slow-1" in machines(stage), "the machine")
+    stage.cluster.kill_manager()
+    assert nodes(stage)["slow-1"].has("POWERING_UP"), "it registers only now"
     for job in (same, moves):
         stage.client.release(job.id)
     for job in (same, moves):
         job.until_committed(1)
     assert (same.now.nodes, moves.now.nodes) == (("spot-1",), ("spot-4",))
+    stage.wait(lambda: nodes(stage)["slow-1"].up, "the node to register")
 
     recall(stage, tmp_path)
-    stage.client.update_nodes(["spot-2"], state="resume")
+    stage.cluster.start_manager()
+    stage.client.update_nodes(["spot-2", "spot-5"], state="resume")
     for job in (same, moves):
         stage.client.release(job.id)
     asked = stage.submit(stage.wrapped(), "--nodelist=spot-3")
     same.until_back(timeout=BOUND)
     moves.until_back(timeout=BOUND)
     asked.until_committed(1, timeout=BOUND)
-    assert (same.now.nodes, moves.now.nodes) == (("spot-1",), ("spot-2",))
+    unseen.until_committed(1, timeout=BOUND)
+    jobs = (same, moves, unseen)
+    assert tuple(job.now.nodes for job in jobs) == (("spot-1",), ("spot-2",), ("spot-5",))
+    assert unseen.now.restart_count == 1
     stage.wait(
         lambda: not [n for n in nodes(stage).values() if n.has("DOWN", "DRAIN", "POWERING_UP")],
         "all nodes to be usable",
     )
     assert machines(stage) == {n.name for n in nodes(stage).values() if not n.has("POWERED_DOWN")}
-    for job in (same, moves, asked):
+    for job in (*jobs, asked):
         job.finish()
 
 

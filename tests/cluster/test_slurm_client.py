@@ -98,6 +98,10 @@ def test_version(client: SlurmClient, slurm: PrivateSlurm) -> None:
     assert client.version()[:2] == expected
 
 
+def test_when_slurmctld_began(client: SlurmClient) -> None:
+    assert 0 <= time.time() - client.slurmctld_boot_time() < 3600
+
+
 def test_no_jobs_is_an_answer(client: SlurmClient) -> None:
     assert client.jobs() == ()
 

@@ -33,6 +33,10 @@ class Machine:
     def alive(self) -> bool:
         return self.gone is None
 
+    @property
+    def address(self) -> str:
+        return f"at-{self.instance_id}"
+
     def state(self, now: float) -> InstanceState:
         if self.gone is not None:
             return InstanceState.GONE
@@ -126,7 +130,7 @@ class FakeCloud:
         now = self.world.clock()
         return [
             Instance(
-                m.instance_id, m.request.launch_id, m.request.node, m.request.nodeset, m.state(now), m.born, m.request.offering.id,
+                m.instance_id, m.request.launch_id, m.request.node, m.request.nodeset, m.state(now), m.born, m.request.offering.id, m.address,
                 deadline=m.reclaim, notice_id=f"{m.instance_id}-reclaim" if m.reclaim else None,
                 billed=m.alive() or m.stopped,
             )

@@ -53,6 +53,9 @@ class FakeSlurm:
         self.node = {name: SimNode(name) for name in names}
         self.job: dict[int, SimJob] = {}
         self.unreachable = False
+        self.began = world.clock()
+        self.asked = 0
+        """How often it was asked when it began."""
         self.refuse: set[str] = set()
         self.deaf = False
         """No wrapper answers."""
@@ -62,6 +65,11 @@ class FakeSlurm:
 
     def version(self) -> tuple[int, int, int]:
         return 22, 5, 8
+
+    def slurmctld_boot_time(self) -> float:
+        self._answer()
+        self.asked += 1
+        return self.began
 
     def _answer(self) -> None:
         if self.unreachable:

@@ -7,9 +7,10 @@ from pathlib import Path
 from typing import Any
 
 from slurm_plugin.actions import Action
-from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.cloud.provider import InstanceState, Market, Offering
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.manager.apply import Applier
+from slurm_plugin.manager.booting import Booting
 from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
@@ -47,6 +48,23 @@ class FakeReach:
         return self.suspect
 
 
+class BootReach:
+    """The slurmd of each machine that has booted takes connections, whether slurmctld hears from it or not."""
+
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.listening: dict[str, float] = {}
+
+    def watch(self, targets: dict[str, tuple[str, int]], doubted: Collection[str] = ()) -> None:
+        now = self.world.clock()
+        at = {m.address: m.state(now) for m in self.world.cloud.machine.values()}
+        found = {n for n, (address, _) in targets.items() if at[address] is InstanceState.RUNNING}
+        self.listening = {n: self.listening.get(n, now) for n in found}
+
+    def answering_since(self) -> dict[str, float]:
+        return dict(self.listening)
+
+
 class KillableLedger(Ledger):
     """Dies before and after each write."""
 
@@ -75,9 +93,10 @@ class Manager:
         self.ledger._db.execute("PRAGMA synchronous=OFF")  # it is the process that dies here, not the machine
         once = Once()
         lanes = {"sim": Lane(self.world.cloud)}
+        booting = Booting(self.world.slurm, BootReach(self.world), once)  # type: ignore[arg-type]
         self.observer = Observer(
             self.rules, self.world.slurm, lanes, self.ledger, self.world.state_dir,
-            once=once, reach=self.reach, prices=self.prices, clock=self.world.clock,  # type: ignore[arg-type]
+            once=once, reach=self.reach, booting=booting, prices=self.prices, clock=self.world.clock,  # type: ignore[arg-type]
         )  # fmt: skip
         launcher = Launcher(self.rules, lanes, self.ledger, lambda *_: {}, once)
         self.applier = Applier(self.world.slurm, self.ledger, launcher, once, self.world.clock)

@@ -72,14 +72,20 @@ def test_a_node_falls_silent_and_answers_again(reach: Reach, hosts: list[Host]) 
     reach.watch({"n1": node.target})
     until(lambda: "n1" in reach._contacts)
     assert reach.silent_since() == {}, "a refusal is an answer"
+    answers = reach.answering_since()["n1"]
+    assert abs(answers - time.time()) < 5
+    time.sleep(0.3)
+    assert reach.answering_since() == {"n1": answers}, "counted from the first answer"
     node.down()
     until(lambda: "n1" in reach.silent_since())
     since = reach.silent_since()["n1"]
     assert abs(since - time.time()) < 5
     time.sleep(0.3)
     assert reach.silent_since() == {"n1": since}, "counted from the first failure"
+    assert reach.answering_since() == {}
     node.up()
     until(lambda: reach.silent_since() == {})
+    assert reach.answering_since()["n1"] > since
 
 
 def test_a_listening_slurmd_is_not_connected_to(reach: Reach) -> None:

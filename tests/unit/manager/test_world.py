@@ -350,3 +350,26 @@ def test_a_node_that_a_killed_slurmctld_recalls_as_booting_is_replaced_and_its_o
     assert state is None or (state.failures, state.refused_until) == (0, 0.0), "its offering is not held to account"
     until(m, running(m, job), 300)
     assert m.world.cloud.living()[0].request.offering == machine.request.offering, "and is bought again at once"
+
+
+@pytest.mark.parametrize("restarted", [True, False])
+def test_a_node_that_registered_unseen_before_slurmctld_was_killed_is_replaced_and_its_offering_not_blamed(
+    make: Make, restarted: bool
+) -> None:
+    """Or it has not registered, since it is refused, and slurmctld was not restarted: then it has ResumeTimeout."""
+    m = make()
+    job = m.world.slurm.submit(500)
+    until(m, lambda: bool(m.world.cloud.living()), 60)
+    (machine,) = m.world.cloud.living()
+    machine.cut_off = True
+    m.run(3)
+    if restarted:
+        m.world.slurm.began = m.world.clock()
+    began = m.world.clock()
+    until(m, lambda: not machine.alive(), 200)
+    assert (m.world.clock() - began < RESUME_TIMEOUT * 2 / 3) is restarted
+    state = m.ledger.offerings().get(machine.request.offering.id)
+    blamed = state is not None and state.failures > 0
+    assert blamed is not restarted
+    until(m, running(m, job), 300)
+    assert m.world.slurm.job[job].record.restart_count == 1

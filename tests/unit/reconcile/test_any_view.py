@@ -11,6 +11,7 @@ from slurm_plugin.actions import Action, Adopt, Close, Launch, PowerDown, Resume
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger_records import Intent, IntentState
 from slurm_plugin.reconcile import View, decide
+from slurm_plugin.reconcile.view import BootFacts
 from slurm_plugin.requests import Request
 from slurm_plugin.slurm.records import Node
 from tests.unit.reconcile.views import NOW, A, B, cooled, intent, job, machine, view
@@ -81,6 +82,11 @@ def views(draw: st.DrawFn) -> View:
         offerings=draw(st.sampled_from([{}, cooled(A.id), cooled(A.id, B.id)])),
         silent_since=draw(st.dictionaries(names, st.sampled_from([NOW - 5, NOW - 30, NOW - 100]))),
         own_network_suspect=draw(st.booleans()),
+        boots=BootFacts(
+            draw(st.sampled_from([None, NOW - 300, NOW - 10])),
+            draw(st.sampled_from([None, NOW - 200])),
+            draw(st.dictionaries(st.sampled_from(["n1-0", "n2-0", "n2-1"]), st.sampled_from([NOW - 5, NOW - 190]))),
+        ),
         missing_since={i.launch_id: NOW - 100 for i in intents},
         requests=tuple(
             Request(draw(st.sampled_from(["resume", "suspend", "resume_fail"])), (draw(names),), NOW - draw(st.sampled_from([1.0, 100.0])), Path(str(k)))

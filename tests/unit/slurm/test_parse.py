@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import time
 from pathlib import Path
 from typing import Any
 
@@ -337,3 +338,19 @@ def test_gpus_that_no_node_has() -> None:
 def test_an_answer_that_is_too_deep_is_unavailable() -> None:
     with pytest.raises(SlurmUnavailable, match="not JSON"):
         parse.parse_jobs('{"jobs":' + "[" * 20_000, "squeue")
+
+
+def test_when_slurmctld_began_is_told_in_this_machines_time_of_day(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("TZ", "Europe/Berlin")
+    time.tzset()
+    try:
+        text = "Configuration data as of 2026-07-01T14:00:05\nBOOT_TIME               = {}\nHASH_VAL = Match\n"
+        assert parse.slurmctld_boot_time(text.format("2026-07-01T14:00:00")) == 1_782_907_200.0
+        for said in ("", "N/A", "Unknown", "2026-13-01T00:00:00", "12:00"):
+            with pytest.raises(SlurmUnavailable, match="BOOT_TIME"):
+                parse.slurmctld_boot_time(text.format(said))
+        with pytest.raises(SlurmUnavailable, match="BOOT_TIME"):
+            parse.slurmctld_boot_time("Slurmctld(primary) at here is UP")
+    finally:
+        monkeypatch.undo()
+        time.tzset()
