@@ -21,15 +21,16 @@ def command(
     role: Annotated[
         Role | None, typer.Option(help="What this machine is; else it is found out.", show_default=False)
     ] = None,
+    clouds: Annotated[bool, typer.Option("--clouds/--no-clouds", help="Ask the clouds, too.")] = True,
 ) -> None:
     """Look whether all is set up as it must be, and say how to mend what is not.
 
-    On the controller: burst.yaml, slurm.conf as slurmctld has it, rights, the manager, the checkpoint store, clocks, what the clouds offer. On a
+    On the controller: burst.yaml, slurm.conf as slurmctld has it, rights, the manager, the checkpoint store, clocks, and at the clouds instance types, images and quotas. On a
     login machine what can be seen from there; on a node its agent, its metadata service, the store.
 
     Ends with 0 if all is well, 1 if there are faults, 2 if not everything could be told.
     """
-    found = list(look(config, role))
+    found = list(look(config, role, clouds=clouds))
     if json:
         output.as_json([asdict(one) for one in found])
     else:

@@ -39,8 +39,11 @@ class Role(str, Enum):
     NODE = "node"
 
 
-def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
-    """Findings of this machine. ``path``: burst.yaml, None: where it is looked for; ``role``: None finds out what this machine is."""
+def look(path: Path | None, role: Role | None = None, *, clouds: bool = True) -> Iterator[Finding]:
+    """Findings of this machine. ``path``: burst.yaml, None: where it is looked for; ``role``: None finds out what this machine is.
+
+    ``clouds``: whether they are asked, too.
+    """
     try:
         node = load_node_config()
     except UsageError as error:
@@ -79,7 +82,8 @@ def look(path: Path | None, role: Role | None = None) -> Iterator[Finding]:
     if here is not Role.LOGIN:
         yield from _manager(config.state_dir)
     yield from look_store(config.checkpoints.uri, config.checkpoints.endpoint_url or "", joins=here is Role.LOGIN)
-    yield from at_clouds(config)
+    if clouds:
+        yield from at_clouds(config)
 
 
 def _role(conf: SlurmConf) -> Role:

@@ -76,3 +76,14 @@ def test_what_the_manager_learned_is_shown(spotburst: Spotburst, site: Site, clo
     )
     assert "8 CPUs where cpus is 16" in row["why"]
     assert "too small" in spotburst("offerings").out
+
+
+def test_clouds_are_not_asked_where_that_is_not_wanted(spotburst: Spotburst, site: Site, cloud: GcpCatalog) -> None:
+    with_clouds, without = (
+        {f["what"] for f in json.loads(spotburst("check", "--json", option).out)}
+        for option in ("--clouds", "--no-clouds")
+    )
+    assert with_clouds - without == {"instance types", "images", "quotas"}
+    asked = sum(cloud.calls.values())
+    spotburst("check", "--no-clouds")
+    assert sum(cloud.calls.values()) == asked
