@@ -84,7 +84,8 @@ def _seconds(text: str) -> float | None:
 
 
 def _flag(text: str) -> bool:
-    return text.lower() in ("1", "yes", "y", "true")
+    # BatchFlag is 2 and more once slurmctld has requeued the job for a launch that failed.
+    return text.lower() in ("yes", "y", "true") or (text.isdecimal() and text.strip("0") != "")
 
 
 def is_interactive(job: SlurmJob, environ: Mapping[str, str] = os.environ) -> bool:
@@ -132,6 +133,15 @@ class SlurmJob:
             with contextlib.suppress(ValueError):
                 views.append(parse_view(line))
         return any(v.restart_count == restart_count and (v.running or v.state == "CONFIGURING") for v in views)
+
+    def in_parts(self, step_id: int) -> bool | None:
+        """Whether that step of the job is a heterogeneous one (``srun … : …``), of which each part is launched by itself.
+
+        None where Slurm does not answer.
+        """
+        code, out, _ = self._run("squeue", "-h", "-s", f"{self.job_id}.{step_id}", "-o", "%i")
+        steps = out.split()  # 12.0+0 and 12.0+1
+        return any("+" in step.rpartition(".")[2] for step in steps) if code == 0 and steps else None
 
     def alive(self, job_id: str) -> bool:
         """Whether another job may still run. A job that Slurm answers not to know is gone; no answer means that it may."""

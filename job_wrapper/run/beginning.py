@@ -58,7 +58,7 @@ def restored_key(run: str, epoch: int) -> str:
 
 
 def refused_key(run: str, rank: Identity) -> str:
-    """Where rank 0 tells the other ranks of its step that it has begun nothing. It has no epoch, and no claim has the number 0."""
+    """Where rank 0 tells the other ranks of its step that it has begun nothing. It may have no epoch, and no claim has the number 0."""
     return f"{data_prefix(run, 0)}/refused-{rank.job_id}-{rank.restart_count}-{rank.step_id}.json"
 
 
@@ -146,16 +146,14 @@ class Beginning:
             # The other ranks start when this one's files are in place, and from the commit that it found to be good.
             seq = None if self.restored is None else self.restored.seq
             progress = None if self.counters is None else self.counters.told()
-            told = seal("restored", {"entry": seq, "progress": progress, "nodes": self.identity.node_list})
+            told = seal("restored", {"entry": seq, "progress": progress, **self.identity.launch})
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
 
     def tell_refused(self, code: int) -> None:
-        """There will be no claim, but an end with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""
-        if self.commits and self.identity.tasks > 1 and not self.claimed and code:
+        """``begin`` has failed, and this wrapper ends with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""
+        if self.commits and self.identity.tasks > 1 and code:
             store = self._store or open_store(self.options.uri, endpoint_url=self.options.endpoint_url, prove=False)
-            store.put(
-                refused_key(self.run, self.identity), seal("refused", {"code": code, "nodes": self.identity.node_list})
-            )
+            store.put(refused_key(self.run, self.identity), seal("refused", {"code": code, **self.identity.launch}))
 
     def _check_roots(self) -> None:
         if self.options.state_dirs:

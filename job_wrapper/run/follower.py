@@ -39,9 +39,15 @@ class Follower(Attempt):
 
     commits = False
     _newest: CommitRef | None = None
+    _parts: bool | None = None
+    _ask_parts = 0.0
 
     def begin(self) -> None:
-        """Wait for the claim of this job, restart and step, and for rank 0's restore. Raises ``SpotburstError``."""
+        """Wait for the claim of this job, restart and step, and for rank 0's restore. Raises ``SpotburstError``.
+
+        The log may name an attempt of the same numbers that Slurm has forgotten (``relaunch``), or one that it has put in this one's place:
+        only rank 0 of this launch is heard.
+        """
         self._check_roots()
         self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
         log = RunLog(self.store, self.run, clock=self.clock)
@@ -50,25 +56,29 @@ class Follower(Attempt):
         ask = self.steady() + REFUSAL_POLL
         while True:
             last = self._patiently(lambda: log.newest()[0])  # rank 0 passes over damaged entries too
+            told = None
             if last is not None and self._ours(last):
-                if last.kind is Kind.END and last.summary.ended:
-                    raise _ended("has ended this run", last.summary.ended)
                 key = restored_key(self.run, last.epoch)
                 told = self._patiently(lambda key=key: self._read(key, "restored"))  # type: ignore[misc]
                 if told is not None and self._of_this_launch(told):
+                    if last.kind is Kind.END and last.summary.ended:
+                        raise _ended("has ended this run", last.summary.ended)
                     self.epoch = last.epoch
                     self.restored = self._restored_from(last, told.get("entry"))
                     self.counters = self._kept = counters_of(told.get("progress"))
                     return
-                until = max(until, self.steady() + wait)  # a restore takes as long as it takes
-            elif last is not None and last.summary.ended == 0:
+                if told is None and last.kind is not Kind.END:
+                    until = max(until, self.steady() + wait)  # a restore takes as long as it takes
+            if last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
-            elif self.steady() >= ask:
+            if self.steady() >= ask:
                 ask = self.steady() + REFUSAL_POLL
                 refused = self._patiently(lambda: self._read(refused_key(self.run, self.identity), "refused"))
                 if refused is not None and self._of_this_launch(refused):
                     raise _ended("has begun nothing, and ended", refused.get("code"))
             if self.steady() >= until:
+                if last is not None and told is not None:  # not for this launch to bring the job back
+                    raise Fenced(f"{self.run}: another launch of this attempt holds the run (epoch {last.epoch})")
                 raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
             time.sleep(POLL)
 
@@ -99,8 +109,17 @@ class Follower(Attempt):
         )
 
     def _of_this_launch(self, told: dict[str, Any]) -> bool:
-        """A slurmctld that was killed may launch one attempt twice, on other nodes (``relaunch``)."""
-        return bool(told.get("nodes", self.identity.node_list) == self.identity.node_list)
+        """Whether rank 0 of this very launch has told that, and not that of one before or after it (``relaunch``)."""
+        mine = self.identity.launch
+        theirs = {name: told.get(name, mine[name]) for name in mine}
+        return theirs == mine or (theirs["nodes"] == mine["nodes"] and self._in_parts())
+
+    def _in_parts(self) -> bool:
+        """Whether the step is a heterogeneous one: two launches of it on the same nodes can't be told apart."""
+        if self._parts is None and self.job is not None and self.steady() >= self._ask_parts:
+            self._ask_parts = self.steady() + REFUSAL_POLL
+            self._parts = self.job.in_parts(self.identity.step_id)
+        return self._parts is True
 
     @property
     def claimed(self) -> bool:

@@ -36,6 +36,13 @@ class Identity:
     """This task's place among those of its node."""
     node_list: str = ""
     """The step's nodes, as Slurm's commands take them."""
+    launcher: str = ""
+    """The port at which the srun that launched the step listens: one for all tasks, but for each part of a heterogeneous step its own."""
+
+    @property
+    def launch(self) -> dict[str, str]:
+        """What rank 0 tells of the step's launch: one attempt may be launched twice, on other nodes or on the same ones (``relaunch``)."""
+        return {"nodes": self.node_list, "launcher": self.launcher}
 
     @property
     def peers(self) -> bool:
@@ -88,6 +95,8 @@ def identify(environ: Mapping[str, str], node: NodeConfig, run: str) -> Identity
         node_index=0 if batch else _number(environ, "SLURM_NODEID", 0),
         local_rank=0 if batch else _number(environ, "SLURM_LOCALID", 0),
         node_list="" if batch else environ.get("SLURM_STEP_NODELIST", environ.get("SLURM_JOB_NODELIST", "")),
+        # Slurm tells the tasks of a heterogeneous job that they are some (22.05.8, 24.11.5), and not those of a heterogeneous step.
+        launcher="" if batch or "SLURM_HET_SIZE" in environ else environ.get("SLURM_STEP_LAUNCHER_PORT", ""),
     )
 
 

@@ -194,6 +194,9 @@ def test_view_of_a_job() -> None:
     assert view.running
     done = parse_view("COMPLETING;1;N/A;1;0;N/A;NONE;9;")
     assert (done.running, done.coming_back, done.batch, done.preempt_time) == (False, False, False, None)
+    assert parse_view("RUNNING;1;N/A;1;2;1;2;9;").batch, (
+        "as 24.11.5 answers of a batch job whose launch has failed once"
+    )
     assert parse_view("RUNNING,COMPLETING;1;N/A;1;1;1;2;9;").state == "COMPLETING"
     assert parse_view("RUNNING,SIGNALING;1;N/A;1;1;1;2;9;").running
     assert parse_view("PENDING;3;N/A;0;1;N/A;N/A;9;").coming_back
