@@ -247,8 +247,9 @@ class Beginning:
             except (Damaged, ObjectMissing) as error:
                 self._count_failure(commit.seq, str(error))
         if commits:
+            which = "its only checkpoint can't" if len(commits) == 1 else f"none of its {len(commits)} checkpoints can"
             failed = RestoreFailed(
-                f"{self.run}: none of its {len(commits)} checkpoints can be restored (`spotburst checkpoints` tells why). "
+                f"{self.run}: {which} be restored (`spotburst checkpoints` tells why). "
                 "Nothing was started from scratch; a run with another --name or --run begins anew"
             )
             claim.end(int(failed.exit_code), failed.reason)
@@ -282,7 +283,7 @@ class Beginning:
                     f"a state directory can't be restored: {error.filename or ''}: {error.strerror}"
                 ) from error
             if aside:
-                self.say(f"{aside} files that the checkpoint does not have were moved to .spotburst-set-aside")
+                self.say(f"files that the checkpoint does not have were moved to .spotburst-set-aside: {aside}")
         self.restored = commit
         step = "" if commit.step is None else f" of step {commit.step}"
         self.say(f"going on from the checkpoint{step} (entry {commit.seq}), read in {self.steady() - began:.1f} s")
