@@ -120,7 +120,7 @@ def test_messages_stay_until_they_are_deleted_and_go_in_batches_of_ten(bridge: E
     [again] = reading.receive(3)
     assert again.notices == messages[22].notices, "the one that was not deleted"
     bad = type(again)("no receipt", "")
-    with pytest.raises(CloudUnavailable, match="1 deletions failed"):
+    with pytest.raises(CloudUnavailable, match="1 deletion failed"):
         reading.delete([bad, again])
     assert bridge.left() == 0, "one that can't be deleted does not keep the other"
 

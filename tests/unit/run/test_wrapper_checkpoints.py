@@ -89,7 +89,7 @@ def test_program_that_clears_its_state_at_the_end_has_finished_and_the_last_chec
     (room.path / "go").touch()
     code, _, err = room.end(process)
     assert code == 0
-    assert "is empty, but the last checkpoint holds 1 files" in err
+    assert "is empty, but the last checkpoint holds 1 file of it" in err
     assert room.kinds()[-1] == "end"
     assert room.log()[-1].summary.commits
 

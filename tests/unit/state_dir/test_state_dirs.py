@@ -39,7 +39,7 @@ def test_several_directories(store: ObjectStore, tmp_path: Path) -> None:
     targets = [tmp_path / "x", tmp_path / "y"]
     restore(store, targets, part)
     assert [p.name for t in targets for p in t.iterdir()] == ["one", "two"]
-    with pytest.raises(UsageError, match="--state-dir was given 1 times"):
+    with pytest.raises(UsageError, match="--state-dir was given 1 time:"):
         restore(store, targets[:1], part)
 
 
@@ -132,7 +132,7 @@ def test_empty_directory_never_replaces_files(store: ObjectStore, root: Path, go
         root.rmdir()
     if gone == "only folders":
         (root / "folder").mkdir()
-    with pytest.raises(CheckpointFailed, match="is empty, but the last checkpoint holds 1 files"):
+    with pytest.raises(CheckpointFailed, match="is empty, but the last checkpoint holds 1 file of it"):
         keep(store, root, base=base)
 
 
