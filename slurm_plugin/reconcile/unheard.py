@@ -5,6 +5,9 @@ answered once. So neither ever hears from the other, and ResumeTimeout ends the 
 gives it up by that (``STRANDED``). Where none has, this tells it: the machine is older than slurmctld, and its slurmd, which would have
 registered by now if it were to, takes connections.
 
+The same becomes of a node that slurmctld asked for and was killed before it saved that: it asks anew, and passes over the registration of
+the machine that is there, which booted before (22.05.8).
+
 A slurmd whose registration is refused (munge, clocks) looks the same. It too is given up, once, where slurmctld was started after the
 machine was launched; the next machine is younger than slurmctld, and has ResumeTimeout.
 """
