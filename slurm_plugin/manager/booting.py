@@ -17,7 +17,7 @@ from slurm_plugin.manager.say import Once
 from slurm_plugin.reconcile.unheard import never_seen
 from slurm_plugin.reconcile.view import BootFacts, Listing
 from slurm_plugin.slurm.client import SlurmClient
-from slurm_plugin.slurm.records import Node
+from slurm_plugin.slurm.records import Node, Start
 
 ASK_EVERY = 10.0
 """Seconds between two questions when slurmctld began, while there are such nodes."""
@@ -31,7 +31,7 @@ class Booting:
     def __init__(self, client: SlurmClient, reach: Reach, once: Once) -> None:
         self._client, self._reach, self._once = client, reach, once
         self._answers_since: float | None = None
-        self._began: float | None = None
+        self._start: Start | None = None
         self._asked = float("-inf")
 
     def start(self) -> None:
@@ -54,22 +54,28 @@ class Booting:
         Tells the reach whom to try from now on, by launch id: an address that has gone over to another machine begins anew. Never raises.
         """
         if nodes is None:
-            self._answers_since, self._began, self._asked = None, None, float("-inf")
+            self._answers_since, self._start, self._asked = None, None, float("-inf")
             return BootFacts()
         if self._answers_since is None:
             self._answers_since = now
         unseen = never_seen(nodes, intents)
         if unseen and not 0 <= now - self._asked < ASK_EVERY:
-            self._began, self._asked = self._ask(), now
-        older = [i for i in unseen if self._began is not None and i.created < self._began]
+            self._start, self._asked = self._ask(), now
+        start = self._start
+        older = [i for i in unseen if start is not None and i.created < start.began]
         addresses = _addresses(clouds) if older else {}
         targets = {i.launch_id: (addresses[i.launch_id], nodes[i.node].port) for i in older if i.launch_id in addresses}
         self._reach.watch(targets, doubted=targets)  # what counts is slurmd, not its machine
-        return BootFacts(self._began, self._answers_since, self._reach.answering_since())
+        return BootFacts(
+            None if start is None else start.began,
+            self._answers_since,
+            self._reach.answering_since(),
+            start is not None and start.health_check,
+        )
 
-    def _ask(self) -> float | None:
+    def _ask(self) -> Start | None:
         try:
-            began = self._client.slurmctld_boot_time()
+            start = self._client.slurmctld_start()
         except (SlurmUnavailable, SlurmRefused) as error:
             self._once.fault(
                 "slurmctld's start",
@@ -77,7 +83,7 @@ class Booting:
             )
             return None
         self._once.well("slurmctld's start")
-        return began
+        return start
 
 
 def _addresses(clouds: Mapping[str, Listing | None]) -> dict[str, str]:

@@ -22,7 +22,9 @@ from slurm_plugin.reconcile.view import View
 from slurm_plugin.slurm.records import Node
 
 REGISTERS = 30.0
-"""Seconds that slurmd may take from its port's opening to its registration (HealthCheckProgram is run between), or for one try of that."""
+"""Seconds that slurmd may take from its port's opening to its registration, or for one try of that."""
+HEALTH_CHECK = 60.0
+"""Seconds for which slurmd lets HealthCheckProgram run between the two (slurmd.c, 22.05 to 26.05: its port is open before)."""
 LONGEST_PAUSE = 128.0
 """Seconds. slurmd that gets no answer tries again after 1, 2, 4, … seconds, up to this (slurmd.c, 22.05 to 26.05)."""
 
@@ -40,6 +42,8 @@ def never_heard(view: View, intent: Intent) -> bool:
     facts = view.boots
     began, answers, listens = facts.slurmctld_began, facts.answers_since, facts.listening_since.get(intent.launch_id)
     if began is None or answers is None or listens is None or not _unseen(intent) or intent.created >= began:
+        return False
+    if view.now - listens < REGISTERS + (HEALTH_CHECK if facts.health_check else 0.0):
         return False
     back = max(began, answers)
     return view.now - max(back, listens) >= REGISTERS + min(back - intent.created, LONGEST_PAUSE)

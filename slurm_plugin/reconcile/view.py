@@ -132,6 +132,8 @@ class BootFacts:
     listening_since: Mapping[str, float] = field(default_factory=dict)
     """By launch id, of machines that are older than slurmctld and were never seen as nodes: those whose slurmd takes connections, and since
     when without a break."""
+    health_check: bool = False
+    """slurmd runs HealthCheckProgram before it registers."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -12,7 +12,7 @@ from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
 from slurm_plugin.slurm import command, parse
 from slurm_plugin.slurm.controllers import Controller, parse_ping
 from slurm_plugin.slurm.orders import checked, comment_of, in_batches, one_line
-from slurm_plugin.slurm.records import Job, Node, Partition
+from slurm_plugin.slurm.records import Job, Node, Partition, Start
 
 
 class CliClient:
@@ -37,9 +37,9 @@ class CliClient:
             raise SlurmUnavailable(f"scontrol show config: SLURM_VERSION is {text!r}")
         return int(match[1]), int(match[2]), int(match[3])
 
-    def slurmctld_boot_time(self) -> float:
-        """BOOT_TIME of ``scontrol show config``."""
-        return parse.slurmctld_boot_time(self.shown_config())
+    def slurmctld_start(self) -> Start:
+        """By ``scontrol show config``."""
+        return parse.slurmctld_start(self.shown_config())
 
     def shown_config(self) -> str:
         """What ``scontrol show config`` prints: its first line has the controller's time of day."""

@@ -6,7 +6,7 @@ from collections.abc import Iterable
 from typing import Protocol
 
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
-from slurm_plugin.slurm.records import Job, Node, Partition
+from slurm_plugin.slurm.records import Job, Node, Partition, Start
 
 __all__ = ["SlurmClient", "SlurmRefused", "SlurmUnavailable"]
 
@@ -22,8 +22,8 @@ class SlurmClient(Protocol):
         """Slurm's version: (22, 5, 8)."""
         ...
 
-    def slurmctld_boot_time(self) -> float:
-        """When the slurmctld that answers began, Unix seconds, to the second. Of a backup: when its process did, not when it took over."""
+    def slurmctld_start(self) -> Start:
+        """Of the slurmctld that answers. Of a backup: when its process began, not when it took over."""
         ...
 
     def jobs(self) -> tuple[Job, ...]:

@@ -23,7 +23,7 @@ import structlog
 
 from slurm_plugin.errors import SlurmUnavailable
 from slurm_plugin.slurm.hostlist import expand
-from slurm_plugin.slurm.records import Job, Node, Partition
+from slurm_plugin.slurm.records import Job, Node, Partition, Start
 
 log = structlog.get_logger(__name__)
 
@@ -44,16 +44,18 @@ def settings(text: str) -> dict[str, str]:
     return {key: "" if value.strip() in ("(null)", "N/A") else value.strip() for key, value in found}
 
 
-def slurmctld_boot_time(text: str) -> float:
-    """When slurmctld began, in Unix seconds, from ``scontrol show config``. Raises ``SlurmUnavailable`` where it does not say so.
+def slurmctld_start(text: str) -> Start:
+    """From ``scontrol show config``. Raises ``SlurmUnavailable`` where it does not say when slurmctld began.
 
-    It is in this machine's time of day: of the two that an hour of the year may be, the earlier is taken.
+    That is in this machine's time of day: of the two that an hour of the year may be, the earlier is taken.
     """
-    said = settings(text).get("BOOT_TIME", "")
+    shown = settings(text)
+    said = shown.get("BOOT_TIME", "")
     try:
-        return datetime.strptime(said, "%Y-%m-%dT%H:%M:%S").timestamp()
+        began = datetime.strptime(said, "%Y-%m-%dT%H:%M:%S").timestamp()
     except (ValueError, OverflowError, OSError):  # no time, or none that a clock can count
         raise SlurmUnavailable(f"scontrol show config: BOOT_TIME is {said!r}") from None
+    return Start(began, bool(shown.get("HealthCheckProgram")))
 
 
 def parse_jobs(text: str, command: str) -> tuple[Job, ...]:

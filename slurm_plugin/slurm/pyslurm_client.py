@@ -12,7 +12,7 @@ from typing import Any
 
 from slurm_plugin.slurm import command, orders, parse
 from slurm_plugin.slurm.cli import CliClient
-from slurm_plugin.slurm.records import Job, Node, Partition
+from slurm_plugin.slurm.records import Job, Node, Partition, Start
 from slurm_plugin.slurm.worker import Worker
 
 
@@ -42,9 +42,9 @@ class PyslurmClient:
         """slurmctld's."""
         return self._commands.version()
 
-    def slurmctld_boot_time(self) -> float:
+    def slurmctld_start(self) -> Start:
         """By ``scontrol``."""
-        return self._commands.slurmctld_boot_time()
+        return self._commands.slurmctld_start()
 
     def jobs(self) -> tuple[Job, ...]:
         """All jobs in slurmctld's memory. A requeued job that still completes is COMPLETING alone, as in 22.05's squeue."""

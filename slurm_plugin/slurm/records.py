@@ -97,6 +97,14 @@ class Node:
 
 
 @dataclass(frozen=True, slots=True)
+class Start:
+    """slurmctld's. ``began``: Unix seconds, to the second. ``health_check``: it has a HealthCheckProgram."""
+
+    began: float
+    health_check: bool = False
+
+
+@dataclass(frozen=True, slots=True)
 class Partition:
     """One partition. ``grace_time`` in seconds; ``suspend_time`` too: None where it is the whole cluster's, infinite for never."""
 

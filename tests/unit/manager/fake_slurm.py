@@ -8,7 +8,7 @@ from typing import TYPE_CHECKING
 
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.errors import SlurmRefused, SlurmUnavailable
-from slurm_plugin.slurm.records import Job, Node, Partition
+from slurm_plugin.slurm.records import Job, Node, Partition, Start
 
 if TYPE_CHECKING:
     from tests.unit.manager.world import World
@@ -66,10 +66,10 @@ class FakeSlurm:
     def version(self) -> tuple[int, int, int]:
         return 22, 5, 8
 
-    def slurmctld_boot_time(self) -> float:
+    def slurmctld_start(self) -> Start:
         self._answer()
         self.asked += 1
-        return self.began
+        return Start(self.began)
 
     def _answer(self) -> None:
         if self.unreachable:

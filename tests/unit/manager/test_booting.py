@@ -15,7 +15,8 @@ from slurm_plugin.manager.booting import ASK_EVERY, Booting
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.say import Once
 from slurm_plugin.reconcile import Listing
-from slurm_plugin.slurm.records import Node
+from slurm_plugin.reconcile.view import BootFacts
+from slurm_plugin.slurm.records import Node, Start
 from tests.unit.manager.test_reach import until
 from tests.unit.reconcile.views import NOW, intent, machine
 
@@ -28,12 +29,13 @@ class Slurmctld:
     def __init__(self) -> None:
         self.asked = 0
         self.away = False
+        self.health_check = False
 
-    def slurmctld_boot_time(self) -> float:
+    def slurmctld_start(self) -> Start:
         self.asked += 1
         if self.away:
             raise SlurmUnavailable("Unable to contact slurm controller")
-        return BEGAN
+        return Start(BEGAN, self.health_check)
 
 
 @pytest.fixture
@@ -141,9 +143,10 @@ def test_slurm_is_asked_only_while_such_a_node_boots_and_seldom(booting: Booting
 
 
 def test_after_slurmctld_was_silent_everything_is_asked_anew(booting: Booting, slurmctld: Slurmctld) -> None:
-    assert booting.look(NOW, boots(), [launch()], cloud()).answers_since == NOW
+    assert booting.look(NOW, boots(), [launch()], cloud()) == BootFacts(BEGAN, NOW)
+    slurmctld.health_check = True
     assert booting.look(NOW + 1, None, [launch()], cloud()).answers_since is None
-    assert booting.look(NOW + 2, boots(), [launch()], cloud()).answers_since == NOW + 2
+    assert booting.look(NOW + 2, boots(), [launch()], cloud()) == BootFacts(BEGAN, NOW + 2, health_check=True)
     assert slurmctld.asked == 2
 
 

@@ -16,12 +16,15 @@ from tests.unit.reconcile.views import NOW, intent, kinds, machine, node, view
 COMING = "ALLOCATED POWERING_UP NOT_RESPONDING"
 
 
-def facts(began: float | None = 50, answers: float | None = 50, listens: float | None = 50) -> BootFacts:
+def facts(
+    began: float | None = 50, answers: float | None = 50, listens: float | None = 50, *, health_check: bool = False
+) -> BootFacts:
     """In seconds ago."""
     return BootFacts(
         None if began is None else NOW - began,
         None if answers is None else NOW - answers,
         {} if listens is None else {"launch-n1": NOW - listens},
+        health_check,
     )
 
 
@@ -36,6 +39,9 @@ def facts(began: float | None = 50, answers: float | None = 50, listens: float |
         (60, facts(answers=None), False),
         (60, facts(listens=None), False),
         (60, facts(listens=39), False),
+        # slurmd opens its port before it runs HealthCheckProgram, for a minute at most, and registers after that.
+        (100, facts(began=95, answers=95, listens=85, health_check=True), False),
+        (100, facts(began=95, answers=95, listens=91, health_check=True), True),
         # slurmctld was not restarted: a registration that is refused has ResumeTimeout.
         (49, facts(), False),
         (550, facts(began=9999, answers=500, listens=400), False),

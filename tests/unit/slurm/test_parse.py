@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 
 from slurm_plugin.errors import SlurmUnavailable
 from slurm_plugin.slurm import parse
-from slurm_plugin.slurm.records import Job, Node
+from slurm_plugin.slurm.records import Job, Node, Start
 
 DATA = Path(__file__).parent / "data"
 VERSIONS = ["22.05.8", "24.11.5"]
@@ -345,12 +345,15 @@ def test_when_slurmctld_began_is_told_in_this_machines_time_of_day(monkeypatch: 
     time.tzset()
     try:
         text = "Configuration data as of 2026-07-01T14:00:05\nBOOT_TIME               = {}\nHASH_VAL = Match\n"
-        assert parse.slurmctld_boot_time(text.format("2026-07-01T14:00:00")) == 1_782_907_200.0
+        began = text.format("2026-07-01T14:00:00")
+        assert parse.slurmctld_start(began) == Start(1_782_907_200.0)
+        assert parse.slurmctld_start(f"{began}HealthCheckProgram = (null)\n") == Start(1_782_907_200.0)
+        assert parse.slurmctld_start(f"{began}HealthCheckProgram = /usr/sbin/nhc\n").health_check
         for said in ("", "N/A", "Unknown", "2026-13-01T00:00:00", "12:00"):
             with pytest.raises(SlurmUnavailable, match="BOOT_TIME"):
-                parse.slurmctld_boot_time(text.format(said))
+                parse.slurmctld_start(text.format(said))
         with pytest.raises(SlurmUnavailable, match="BOOT_TIME"):
-            parse.slurmctld_boot_time("Slurmctld(primary) at here is UP")
+            parse.slurmctld_start("Slurmctld(primary) at here is UP")
     finally:
         monkeypatch.undo()
         time.tzset()
