@@ -93,7 +93,7 @@ def _read(name: str, ask: Callable[[], _Answer]) -> _Answer:
     """The answer. Raises ``CloudUnavailable``, also for one that is in no shape that the cloud's answers have."""
     try:
         return ask()
-    except (AttributeError, LookupError, TypeError, ValueError) as error:
+    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise CloudUnavailable(f"{name}: an answer can't be read: {type(error).__name__}: {error}") from error
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Collection
 from dataclasses import dataclass
 from typing import Protocol, runtime_checkable
@@ -11,7 +12,10 @@ from slurm_plugin.cloud.provider import Offering
 
 @dataclass(frozen=True, slots=True)
 class Quota:
-    """``limit`` and ``used`` (None: not told) are counted in ``unit`` (vCPUs, GPUs). ``more``: how to ask the cloud for a larger one."""
+    """``limit`` and ``used`` (None: not told) are counted in ``unit`` (vCPUs, GPUs). ``more``: how to ask the cloud for a larger one.
+
+    Raises ``ValueError`` for what nobody can count.
+    """
 
     name: str
     place: str
@@ -20,13 +24,21 @@ class Quota:
     unit: str
     more: str
 
+    def __post_init__(self) -> None:
+        if not all(math.isfinite(number) for number in (self.limit, self.used or 0.0)):
+            raise ValueError(f"{self.name}: a limit of {self.limit}, {self.used} in use")
+
 
 @dataclass(frozen=True, slots=True)
 class Take:
-    """One machine takes ``each`` of the quota; more than 0."""
+    """One machine takes ``each`` of the quota. Raises ``ValueError`` where that is not more than 0."""
 
     quota: Quota
     each: float
+
+    def __post_init__(self) -> None:
+        if not 0 < self.each < math.inf:
+            raise ValueError(f"{self.quota.name}: a machine takes {self.each}")
 
     @property
     def fits(self) -> int:

@@ -186,3 +186,10 @@ def test_answers_in_no_shape_tell_nothing(cloud: AzureCatalog, tmp_path: Path) -
         findings = found(tmp_path, provider(cloud), SPOT)
         assert {one.state for one in findings if one.what == "quotas"} == {State.UNKNOWN}
         assert states(findings, "images") in ([State.UNKNOWN], [State.FAULT])
+
+
+@pytest.mark.parametrize("limit", [float("inf"), float("nan"), 10**400])
+def test_a_limit_that_nobody_can_count_tells_nothing(cloud: AzureCatalog, tmp_path: Path, limit: Any) -> None:
+    cloud.use(lowPriorityCores=(limit, 0))
+    state, detail, _ = of(found(tmp_path, provider(cloud), SPOT), "quotas")
+    assert (state, "an answer can't be read" in detail) == (State.UNKNOWN, True)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from slurm_plugin.checks.finding import Finding, State
 from slurm_plugin.checks.quotas import Wanted, quotas
 from slurm_plugin.cloud.provider import Market, Offering
@@ -16,6 +18,12 @@ def quota(limit: float, used: float | None = None, name: str = "q") -> Quota:
 
 def judged(ways: dict[str, Ways], machines: dict[str, int] | None = None, nodes: int = 4) -> list[Finding]:
     return list(quotas([Wanted("s", nodes, (SPOT, DEAR))], ways, machines))
+
+
+@pytest.mark.parametrize("each", [0.0, -4.0, float("nan"), float("inf")])
+def test_a_machine_that_takes_nothing_is_none(each: float) -> None:
+    with pytest.raises(ValueError, match="takes"):
+        Take(quota(16), each)
 
 
 def test_what_others_use_leaves_less_room_and_is_no_fault() -> None:
