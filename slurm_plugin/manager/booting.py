@@ -20,7 +20,8 @@ from slurm_plugin.slurm.client import SlurmClient
 from slurm_plugin.slurm.records import Node, Start
 
 ASK_EVERY = 10.0
-"""Seconds between two questions when slurmctld began, while there are such nodes."""
+"""Seconds between two questions when slurmctld began. The first is put once such a launch is as old:
+slurmctld has enough to do while it resumes a thousand."""
 LOOK_EVERY = 5.0
 """Seconds between two tries of a slurmd."""
 
@@ -59,7 +60,7 @@ class Booting:
         if self._answers_since is None:
             self._answers_since = now
         unseen = never_seen(nodes, intents)
-        if unseen and not 0 <= now - self._asked < ASK_EVERY:
+        if any(now - i.created >= ASK_EVERY for i in unseen) and not 0 <= now - self._asked < ASK_EVERY:
             self._start, self._asked = self._ask(), now
         start = self._start
         older = [i for i in unseen if start is not None and i.created < start.began]

@@ -134,6 +134,7 @@ def test_slurm_is_asked_only_while_such_a_node_boots_and_seldom(booting: Booting
         (boots(), [launch(registered=NOW - 55)]),
         (boots(flags="ALLOCATED"), [launch()]),
         ({}, [launch()]),
+        (boots(), [launch(age=9)]),
     ):
         booting.look(NOW, nodes, launches, cloud())
     assert slurmctld.asked == 0
