@@ -35,16 +35,20 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     """Each version with the commands, and that of the pyslurm which is here with it, too."""
     both = [(version, "commands") for version in VERSIONS]
     both += [(version, "pyslurm") for version in VERSIONS if version == pyslurms_slurm()]
+    # Each client has a slurmctld of its own, in which none of the other's jobs are.
     if "make_client" in metafunc.fixturenames:
-        metafunc.parametrize(("slurm", "make_client"), both, indirect=True, scope="module")
+        fixtures, ids = [(each, each[1]) for each in both], list(map("-".join, both))
+        metafunc.parametrize(("slurm", "make_client"), fixtures, indirect=True, scope="module", ids=ids)
     elif "slurm" in metafunc.fixturenames:
-        metafunc.parametrize("slurm", VERSIONS, indirect=True, scope="module")
+        alone = [(version, "commands") for version in VERSIONS]
+        metafunc.parametrize("slurm", alone, indirect=True, scope="module", ids=VERSIONS)
 
 
 @pytest.fixture(scope="module")
 def slurm(request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory) -> Iterator[PrivateSlurm]:
-    folder = tmp_path_factory.mktemp("slurm") / f"v{request.param.replace('.', '')}"
-    private = private_slurm(request.param, folder, PORTS[request.param])
+    version, _ = request.param
+    folder = tmp_path_factory.mktemp("slurm") / f"v{version.replace('.', '')}"
+    private = private_slurm(version, folder, PORTS[version])
     if isinstance(private, str):
         unmet(private)
     private.start()
