@@ -50,7 +50,7 @@ def why_silent(said: str, down: Path | None) -> str:
     if "configuration source" in said:
         return "no Slurm is configured here: export SLURM_CONF, or run this on a machine of the cluster"
     if re.search("munge|authentication", said, re.IGNORECASE):
-        return "Slurm's commands find no munge here: see `systemctl status munge`"
+        return "Slurm can't tell who asks: see `systemctl status munge` (or sackd) here, its key and the clock"
     if is_absence(said) or _NO_ANSWER.search(said):
         return "slurmctld does not answer: see `systemctl status slurmctld` on its host"
     return said

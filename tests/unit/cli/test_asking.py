@@ -83,8 +83,9 @@ def test_a_local_cluster_that_is_down_says_how_it_is_started(site: Site, slurm: 
         ("squeue: fetch_config: DNS SRV lookup failed; Could not establish a configuration source", "no Slurm is conf"),
         (
             "squeue: Munge encode failed: Failed to access socket; Protocol authentication error",
-            "Slurm's commands find",
+            "Slurm can't tell who asks",
         ),
+        ("squeue: slurm_load_jobs error: Invalid authentication credential", "Slurm can't tell who asks"),
         ("squeue: can't be run: No such file or directory", "squeue: can't be run: No such file or directory"),
     ],
 )
