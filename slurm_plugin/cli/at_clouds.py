@@ -3,23 +3,21 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from functools import partial
-from typing import TypeVar
 
 from job_wrapper.errors import SpotburstError
 from slurm_plugin.checks import images, quotas
 from slurm_plugin.checks.finding import Finding, State, or_well, unknown
 from slurm_plugin.cli.from_ledger import from_ledger
 from slurm_plugin.cli.instance_types import instance_types
+from slurm_plugin.cloud.asking import readable
 from slurm_plugin.cloud.images import DescribesImages
 from slurm_plugin.cloud.provider import Offering, Provider
 from slurm_plugin.cloud.quotas import TellsQuotas, Ways
 from slurm_plugin.config import Config
-from slurm_plugin.errors import CloudUnavailable, NotPermitted
+from slurm_plugin.errors import NotPermitted
 from slurm_plugin.manager.providers import build
-
-_Answer = TypeVar("_Answer")
 
 
 def at_clouds(config: Config) -> Iterator[Finding]:
@@ -45,14 +43,14 @@ def _images(config: Config, providers: Mapping[str, Provider]) -> Iterator[Findi
         if not isinstance(provider, DescribesImages) or not offerings:
             continue
         try:
-            facts = _read(name, provider.image)
+            facts = readable(name, provider.image)
         except SpotburstError as error:
             yield _untold(images.WHAT, error)
             continue
         found = list(images.image(name, facts, {}))
         if not any(one.state in (State.FAULT, State.UNKNOWN) for one in found):
             try:
-                runs = _read(name, partial(provider.architectures, offerings))
+                runs = readable(name, partial(provider.architectures, offerings))
                 found = list(images.image(name, facts, runs))
             except SpotburstError as error:
                 found.append(_untold(images.WHAT, error))
@@ -70,7 +68,7 @@ def _quotas(config: Config, providers: Mapping[str, Provider]) -> Iterator[Findi
             continue
         asked.add(name)
         try:
-            told = _read(name, partial(provider.quotas, offerings))
+            told = readable(name, partial(provider.quotas, offerings))
         except SpotburstError as error:
             found.append(_untold(quotas.WHAT, error))
             continue
@@ -87,14 +85,6 @@ def _quotas(config: Config, providers: Mapping[str, Provider]) -> Iterator[Findi
     if asked:
         enough = "each offering has room for a machine" if found else "enough for all nodes"
         yield from or_well(found, quotas.WHAT, f"{', '.join(sorted(asked))}: {enough}")
-
-
-def _read(name: str, ask: Callable[[], _Answer]) -> _Answer:
-    """The answer. Raises ``CloudUnavailable``, also for one that is in no shape that the cloud's answers have."""
-    try:
-        return ask()
-    except (ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise CloudUnavailable(f"{name}: an answer can't be read: {type(error).__name__}: {error}") from error
 
 
 def _untold(what: str, error: SpotburstError) -> Finding:

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from functools import partial
 
 from job_wrapper.errors import SpotburstError
 from slurm_plugin.checks.finding import Finding, fault, ok, unknown
 from slurm_plugin.cli.memory import remembered
+from slurm_plugin.cloud.asking import readable
 from slurm_plugin.cloud.provider import Provider
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
 from slurm_plugin.config import Config
@@ -28,7 +30,7 @@ def instance_types(config: Config, providers: Mapping[str, Provider]) -> Iterato
         try:
             if isinstance(provider, DescribesTypes) and offerings:
                 describing.add(name)
-                sizes |= provider.machine_sizes(offerings)
+                sizes |= readable(name, partial(provider.machine_sizes, offerings))
         except SpotburstError as error:
             away.append(str(error))
     faults: dict[str, None] = {}

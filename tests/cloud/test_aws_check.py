@@ -176,3 +176,14 @@ def test_families_and_their_quotas() -> None:
         ("9x.large", "", ""),
     ):
         assert (code(name, Market.SPOT), code(name, Market.ON_DEMAND)) == (spot, on_demand), name
+
+
+def test_a_type_that_is_described_by_half_tells_nothing(
+    account: Account, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    known = account.backend.describe_instance_types(filters={"instance-type": ["g5.xlarge"]})
+    monkeypatch.delitem(known[0], "VCpuInfo")
+    findings = found(tmp_path, provider(account), G5)
+    for what in ("instance types", "quotas"):
+        assert "an answer can't be read: KeyError: 'VCpuInfo'" in "".join(f.detail for f in findings if f.what == what)
+        assert State.UNKNOWN in states(findings, what)
