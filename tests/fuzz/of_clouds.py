@@ -8,6 +8,7 @@ import math
 import os
 from collections.abc import Callable
 from datetime import datetime, timezone
+from functools import partial
 from typing import Any
 from unittest.mock import patch
 
@@ -17,6 +18,9 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store import bucket_clients
 from job_wrapper.store.gcs import open_gcs
 from job_wrapper.store.open import open_store
+from slurm_plugin.checks import images, quotas
+from slurm_plugin.checks.finding import Finding
+from slurm_plugin.cloud.asking import readable
 from slurm_plugin.cloud.aws import fleet, listing, names
 from slurm_plugin.cloud.aws.cloud import AwsCloud
 from slurm_plugin.cloud.aws.errors import ApiError as AwsError
@@ -29,6 +33,7 @@ from slurm_plugin.cloud.backoff import Backoff
 from slurm_plugin.cloud.gcp import prices as gcp_prices
 from slurm_plugin.cloud.gcp.cloud import GcpCloud
 from slurm_plugin.cloud.gcp.errors import ApiError as GcpError
+from slurm_plugin.cloud.images import ImageFacts
 from slurm_plugin.cloud.instants import unix_seconds
 from slurm_plugin.cloud.provider import Instance, Market, Offering
 from slurm_plugin.config import AwsProvider, AzureProvider, GcpProvider
@@ -47,6 +52,9 @@ _METER = {"type": "Consumption", "unitOfMeasure": "1 Hour", "currencyCode": "USD
 _GSKU = {"category": {"usageType": "Preemptible", "resourceFamily": "Compute"}, "serviceRegions": ["r"], "description": "Spot Preemptible G2 Instance Core running in Americas",
          "pricingInfo": [{"pricingExpression": {"usageUnit": "h", "tieredRates": [{"unitPrice": {"currencyCode": "USD", "units": "0", "nanos": 12500000}}]}}]}  # fmt: skip
 _EC2 = (
+    "<DescribeImagesResponse xmlns=\"http://ec2.amazonaws.com/doc/2016-11-15/\"><imagesSet><item><imageId>ami-1</imageId><imageState>available</imageState><architecture>arm64</architecture><deprecationTime>2026-05-02T08:22:00.000Z</deprecationTime></item></imagesSet>"
+    "<instanceTypeSet><item><instanceType>g2-standard-8</instanceType><processorInfo><supportedArchitectures><item>x86_64</item></supportedArchitectures></processorInfo><vCpuInfo><defaultVCpus>8</defaultVCpus></vCpuInfo><memoryInfo><sizeInMiB>9</sizeInMiB></memoryInfo></item></instanceTypeSet></DescribeImagesResponse>",
+    json.dumps({"Quota": {"QuotaName": "All G", "Value": 64.0}, "Parameters": [{"Value": "ami-1"}]}),
     '<?xml version="1.0" encoding="UTF-8"?><DescribeInstancesResponse xmlns="http://ec2.amazonaws.com/doc/2016-11-15/"><requestId>r</requestId><reservationSet><item><reservationId>r-1</reservationId><instancesSet><item>'
     "<instanceId>i-0123456789abcdef0</instanceId><instanceState><code>16</code><name>running</name></instanceState><launchTime>2026-05-02T08:22:00.000Z</launchTime><privateIpAddress>10.0.0.1</privateIpAddress>"
     "<placement><availabilityZone>eu-west-1a</availabilityZone></placement><tagSet>" + "".join(f"<item><key>{k}</key><value>{v}</value></item>" for k, v in _TAGS.items()) + "</tagSet></item></instancesSet></item></reservationSet></DescribeInstancesResponse>",
@@ -54,11 +62,15 @@ _EC2 = (
     'HTTP/1.1 503 Service Unavailable\r\nRetry-After: 5\r\nContent-Length: 2\r\n\r\nno', "HTTP/1.1 400 Bad Request\r\nContent-Type: text/xml\r\n\r\n<Response><Errors><Error><Code>AuthFailure</Code><Message>x</Message></Error></Errors></Response>",
 )  # fmt: skip
 _ARM = (
+    json.dumps({"value": [{"unit": "Count", "currentValue": 8, "limit": 64, "name": {"value": "lowPriorityCores", "localizedValue": "Spot"}}, {**_SKU, "name": "g2-standard-8", "family": "f"}]}),
+    json.dumps({"location": "r", "properties": {"provisioningState": "Succeeded", "architecture": "x64"}, "name": "1.0.0"}),
     json.dumps({"value": [_VM]}), json.dumps({"error": {"code": "SkuNotAvailable", "message": "x", "details": [{"code": "y"}]}}),
     'HTTP/1.1 429 Too Many Requests\r\nRetry-After: 17\r\nContent-Type: application/json\r\n\r\n{"error":{"code":"TooManyRequests","message":"x"}}',
     'HTTP/1.1 409 Conflict\r\nContent-Type: application/json\r\n\r\n{"error":{"code":"OperationNotAllowed","message":"exceeding approved quota. Current Limit: 0, Additional Required: 4"}}',
 )  # fmt: skip
 _GCE = (
+    json.dumps({"quotas": [{"metric": "PREEMPTIBLE_NVIDIA_L4_GPUS", "limit": 8, "usage": 1}], "guestCpus": 8, "memoryMb": 32768, "architecture": "X86_64", "accelerators": [{"guestAcceleratorType": "nvidia-l4", "guestAcceleratorCount": 1}]}),
+    json.dumps({"name": "i", "status": "READY", "architecture": "ARM64", "deprecated": {"state": "OBSOLETE", "replacement": "https://x/projects/p/global/images/j"}}),
     json.dumps({"items": {"zones/r-a": {"instances": [{"id": "123", "name": "spot-1", "zone": "https://x/zones/r-a", "status": "RUNNING", "creationTimestamp": "2026-05-02T08:22:00.000-07:00", "scheduling": {"provisioningModel": "SPOT"},
                 "metadata": {"items": [{"key": "spotburst-cluster", "value": "demo"}, {"key": "spotburst-base", "value": _UUID}, {"key": "spotburst-members", "value": "0001:spot-1"}]},
                 "networkInterfaces": [{"networkIP": "10.0.0.1"}]}]}, "zones/r-b": {"warning": {"code": "NO_RESULTS_ON_PAGE", "message": "x"}}}}),
@@ -92,6 +104,7 @@ def targets() -> list[Target]:
     ]  # fmt: skip
 
 
+_SOUND = ImageFacts("i", architecture="x86_64")
 _WRONG = (json.JSONDecodeError, UnicodeDecodeError)
 """That it is no JSON at all is the client library's to say."""
 
@@ -169,8 +182,20 @@ def _api(room: Room, made: Callable[[str], Any], api: str, headers: str) -> Feed
             with contextlib.suppress(CloudUnavailable):
                 found = ask()
                 assert isinstance(found, dict) or all(isinstance(one, Instance) and one.node for one in found)
+        _check(cloud, offering)
 
     return feed
+
+
+def _check(cloud: Any, offering: Offering) -> None:
+    """As ``check`` asks, and judges what it was told."""
+    for ask in (
+        lambda: images.image(cloud.name, readable(cloud.name, cloud.image), {}),
+        lambda: images.image(cloud.name, _SOUND, readable(cloud.name, partial(cloud.architectures, [offering]))),
+        lambda: quotas.quotas([quotas.Wanted("s", 4, (offering,))], readable(cloud.name, partial(cloud.quotas, [offering])), {}),
+    ):  # fmt: skip
+        with contextlib.suppress(CloudUnavailable):
+            assert all(isinstance(one, Finding) for one in ask())
 
 
 def _aws_api(room: Room) -> Feed:
