@@ -11,12 +11,13 @@ import pytest
 from slurm_plugin.cloud.azure import catalog, prices, shape
 from slurm_plugin.cloud.azure.cloud import AzureCloud
 from slurm_plugin.cloud.azure.errors import ApiError
-from slurm_plugin.cloud.provider import Market, Offering
+from slurm_plugin.cloud.provider import InstanceState, Market, Offering
 from slurm_plugin.cloud.sizes import DescribesTypes, MachineSize
 from slurm_plugin.cloud.tags import CLUSTER
 from slurm_plugin.config import AzureProvider
 from slurm_plugin.errors import CloudUnavailable
 from slurm_plugin.manager.pricing import TellsPrices
+from tests.fixtures.azure import ROOT
 from tests.fixtures.azure_catalog import REGION, AzureCatalog, azure_catalog, meter, sku
 
 T4 = "Standard_NC8as_T4_v3"
@@ -103,3 +104,27 @@ def test_what_can_not_be_read_is_left_out_or_no_answer(cloud: AzureCatalog, tmp_
     for shown in ({"tags": 5}, {"tags": {CLUSTER: "test"}, "properties": [5]}, {"tags": {CLUSTER: "test"}, "properties": {"instanceView": {"statuses": [5]}}}):  # fmt: skip
         with pytest.raises(ApiError, match="can't be read"):
             shape.read(shown, "test")
+
+
+@pytest.mark.parametrize("odd", ["x", None, [5]])
+def test_what_another_machine_of_the_subscription_shows_is_no_matter(
+    cloud: AzureCatalog, tmp_path: Path, odd: object
+) -> None:
+    """The listing of states has everybody's."""
+    mine, other = (f"{ROOT}/resourceGroups/{name}" for name in ("nodes/m", "other/m"))
+    stopped = {"instanceView": {"statuses": [{"code": "PowerState/stopped"}]}}
+    cloud.records |= {
+        f"{ROOT}/resourceGroups/nodes/providers/Microsoft.Compute/virtualMachines": {
+            "value": [{"id": mine, "name": "spot-1", "tags": {CLUSTER: "test"}, "properties": {}}]
+        },
+        f"{ROOT}/providers/Microsoft.Compute/virtualMachines": {
+            "value": [{"id": other, "properties": odd}, {"id": mine, "properties": stopped}]
+        },
+    }
+    (machine,) = provider(cloud, tmp_path).instances()
+    assert machine.state is InstanceState.GONE
+    cloud.records[f"{ROOT}/resourceGroups/nodes/providers/Microsoft.Compute/virtualMachines"]["value"][0][
+        "properties"
+    ] = "x"
+    with pytest.raises(CloudUnavailable, match="can't be read"):
+        provider(cloud, tmp_path).instances()

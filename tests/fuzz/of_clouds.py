@@ -181,7 +181,7 @@ def _api(room: Room, made: Callable[[str], Any], api: str, headers: str) -> Feed
         for ask in (cloud.instances, lambda: cloud.machine_sizes([offering]), lambda: cloud.prices([offering])):
             with contextlib.suppress(CloudUnavailable):
                 found = ask()
-                assert isinstance(found, dict) or all(isinstance(one, Instance) and one.node for one in found)
+                assert isinstance(found, dict) or all(isinstance(one, Instance) and one.instance_id for one in found)
         _check(cloud, offering)
 
     return feed

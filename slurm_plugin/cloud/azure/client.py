@@ -72,10 +72,11 @@ class Arm:
         machines: list[dict[str, Any]] = self._read(lambda vms: [vm.as_dict() for vm in vms.list(self._group)])
         # The group's own listing has no power states, and the one that has them has nothing else.
         states: list[dict[str, Any]] = self._read(lambda vms: [vm.as_dict() for vm in vms.list_all(status_only="true")])
-        views = {str(m.get("id")).lower(): m.get("properties", {}).get("instanceView") for m in states}
+        about = {str(m.get("id")).lower(): m.get("properties") for m in states}
         for machine in machines:
-            if view := views.get(str(machine.get("id")).lower()):
-                machine.setdefault("properties", {})["instanceView"] = view
+            told, shown = about.get(str(machine.get("id")).lower()), machine.setdefault("properties", {})
+            if isinstance(told, dict) and isinstance(shown, dict) and told.get("instanceView"):
+                shown["instanceView"] = told["instanceView"]
         return machines
 
     def skus(self) -> list[dict[str, Any]]:
