@@ -34,6 +34,8 @@ class LedgerFile:
     def __init__(self, connection: sqlite3.Connection, clock: Callable[[], float] = time.time) -> None:
         self.doubtful = False
         """Something has failed since the file was last looked through: see ``damage``."""
+        self._path = next(Path(row[2]) for row in connection.execute("PRAGMA database_list") if row[1] == "main")
+        self._identity = _identity(self._path)
         self._db = connection
         connection.text_factory = _text
         self._clock = clock
@@ -85,7 +87,7 @@ class LedgerFile:
         By a connection of its own: the one that is in use still knows pages as they were before.
         """
         self.doubtful = False
-        path = next(Path(row[2]) for row in self._db.execute("PRAGMA database_list") if row[1] == "main")
+        path = self._path
         try:
             with contextlib.closing(sqlite3.connect(f"{path.as_uri()}?mode=ro", uri=True, timeout=10.0)) as db:
                 db.text_factory = _text
@@ -96,6 +98,10 @@ class LedgerFile:
         except (sqlite3.DatabaseError, UnicodeDecodeError) as error:
             return f"{path}: {error}"
         return ""
+
+    def taken_away(self) -> str:
+        """The file's path, if another file or none has that name by now: what is written here nobody will ever read. Else ""."""
+        return "" if _identity(self._path) == self._identity else str(self._path)
 
     @contextlib.contextmanager
     def _doubting(self) -> Iterator[None]:
@@ -169,6 +175,14 @@ class LedgerFile:
             "SELECT id, time, kind, job, node, text, detail FROM events WHERE id>? ORDER BY id LIMIT ?", number, limit
         )
         return [(r[0], Event(r[1], r[2], r[3], r[4], r[5], _detail(r[6]))) for r in rows]
+
+
+def _identity(path: Path) -> tuple[int, int] | None:
+    try:
+        found = path.stat()
+    except OSError:
+        return None
+    return found.st_dev, found.st_ino
 
 
 def _text(stored: bytes) -> str:

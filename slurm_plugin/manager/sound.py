@@ -1,4 +1,5 @@
-"""Whether the ledger's file was damaged while the manager runs. What heals it is a new start, which moves the file aside (``ledger_file``)."""
+"""Whether the ledger's file was damaged, or taken away, while the manager runs. What heals it is a new start, which moves a damaged file aside
+(``ledger_file``)."""
 
 from __future__ import annotations
 
@@ -22,7 +23,13 @@ class Soundness:
         self._looked = steady()
 
     def look(self, failed: bool) -> None:
-        """After a pass, and whether it ``failed``. Raises ``LedgerDamaged`` when the manager has to be started again."""
+        """After each pass, and whether it ``failed``. Raises ``LedgerDamaged`` when the manager has to be started again."""
+        gone = self._ledger.taken_away()
+        if gone:
+            raise LedgerDamaged(
+                f"{gone} was removed or replaced while the manager ran: the manager ends; the next start uses what is there, "
+                "or begins a new one and finds its machines by their tags"
+            )
         if not (failed or self._ledger.doubtful) or self._steady() - self._looked < EVERY:
             return
         damage = self._ledger.damage()

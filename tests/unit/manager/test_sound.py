@@ -79,3 +79,17 @@ def test_passes_that_fail_for_something_else_go_on(tmp_path: Path) -> None:
         now[0] += EVERY
         sound.look(failed=True)
         assert not ledger.doubtful
+
+
+@pytest.mark.parametrize("replaced", [False, True])
+def test_a_file_that_is_taken_away_ends_the_manager(tmp_path: Path, replaced: bool) -> None:
+    """It would go on writing into a file that nobody ever reads."""
+    path = tmp_path / "ledger.db"
+    ledger = Ledger.open(path)
+    sound = Soundness(ledger)
+    sound.look(failed=False)
+    path.unlink()
+    if replaced:
+        Ledger.open(path).close()
+    with pytest.raises(LedgerDamaged, match=r"ledger\.db was removed or replaced"):
+        sound.look(failed=False)
