@@ -35,7 +35,9 @@ class LedgerFile:
         self.doubtful = False
         """Something has failed since the file was last looked through: see ``damage``."""
         self._path = next(Path(row[2]) for row in connection.execute("PRAGMA database_list") if row[1] == "main")
-        self._identity = _identity(self._path)
+        self._identity: tuple[int, int] | None = None
+        with contextlib.suppress(OSError):
+            self._identity = _identity(self._path)
         self._db = connection
         connection.text_factory = _text
         self._clock = clock
@@ -100,8 +102,17 @@ class LedgerFile:
         return ""
 
     def taken_away(self) -> str:
-        """The file's path, if another file or none has that name by now: what is written here nobody will ever read. Else ""."""
-        return "" if _identity(self._path) == self._identity else str(self._path)
+        """The file's path, if another file or none has that name by now: what is written here nobody will ever read.
+
+        "" where that is not so, or can't be told: a shared file system may not answer for a while.
+        """
+        try:
+            there = _identity(self._path)
+        except (FileNotFoundError, NotADirectoryError):
+            there = None
+        except OSError:
+            return ""
+        return "" if self._identity in (None, there) else str(self._path)
 
     @contextlib.contextmanager
     def _doubting(self) -> Iterator[None]:
@@ -177,11 +188,8 @@ class LedgerFile:
         return [(r[0], Event(r[1], r[2], r[3], r[4], r[5], _detail(r[6]))) for r in rows]
 
 
-def _identity(path: Path) -> tuple[int, int] | None:
-    try:
-        found = path.stat()
-    except OSError:
-        return None
+def _identity(path: Path) -> tuple[int, int]:
+    found = path.stat()
     return found.st_dev, found.st_ino
 
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import os
 import signal
 import sqlite3
@@ -93,3 +94,17 @@ def test_a_file_that_is_taken_away_ends_the_manager(tmp_path: Path, replaced: bo
         Ledger.open(path).close()
     with pytest.raises(LedgerDamaged, match=r"ledger\.db was removed or replaced"):
         sound.look(failed=False)
+
+
+@pytest.mark.parametrize("why", [errno.EIO, errno.ESTALE, errno.EACCES, errno.ETIMEDOUT])
+def test_a_file_system_that_does_not_answer_has_not_taken_it_away(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, why: int
+) -> None:
+    ledger = Ledger.open(tmp_path / "ledger.db")
+    sound = Soundness(ledger)
+
+    def stat(*_: object, **__: object) -> None:
+        raise OSError(why, os.strerror(why))
+
+    monkeypatch.setattr(Path, "stat", stat)
+    sound.look(failed=False)
