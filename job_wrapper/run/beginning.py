@@ -34,6 +34,7 @@ from job_wrapper.run.preflight import (
     require_own,
     require_requeueable,
 )
+from job_wrapper.run.pulse import Restoring
 from job_wrapper.run.relaunch import OnlyOne, is_forgotten
 from job_wrapper.run.rules import FAIL, ON_INTERRUPTION
 from job_wrapper.slurm_job import SlurmJob
@@ -140,14 +141,20 @@ class Beginning:
         if refused is not None:
             self._claim.end(int(refused.exit_code), refused.reason)
             raise refused
-        if self.options.continuity != EPHEMERAL:
-            self._restore(None)
-        if self.identity.tasks > 1:
-            # The other ranks start when this one's files are in place, and from the commit that it found to be good.
+        if self.identity.tasks == 1:
+            self._restore_newest()
+            return
+        # The other ranks start when this one's files are in place, and from the commit that it found to be good.
+        with Restoring(self.store, self.run, self.epoch):
+            self._restore_newest()
             seq = None if self.restored is None else self.restored.seq
             progress = None if self.counters is None else self.counters.told()
             told = seal("restored", {"entry": seq, "progress": progress, **self.identity.launch})
             self._patiently(lambda: self.store.put(restored_key(self.run, self.epoch), told))
+
+    def _restore_newest(self) -> None:
+        if self.options.continuity != EPHEMERAL:
+            self._restore(None)
 
     def tell_refused(self, code: int) -> None:
         """``begin`` has failed, and this wrapper ends with that exit code: the other ranks need not wait. Raises ``SpotburstError``."""

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import time
+from functools import partial
 from typing import Any
 
 from job_wrapper.errors import Damaged, ExitCode, Fenced, ObjectMissing, RestoreFailed, SpotburstError, StoreError
 from job_wrapper.run.attempt import Attempt
 from job_wrapper.run.beginning import refused_key, restored_key
 from job_wrapper.run.counters import counters_of
+from job_wrapper.run.pulse import Heard
 from job_wrapper.store.codec import unseal
 from job_wrapper.store.io_types import CommitRef, Entry, Kind
 from job_wrapper.store.log import RunFinished, RunLog
@@ -54,9 +56,10 @@ class Follower(Attempt):
         wait = CLAIM_WAIT + max(480.0, self.options.patience)
         until = self.steady() + wait
         ask = self.steady() + REFUSAL_POLL
+        heard = Heard(self.store, self.run)
         while True:
             last = self._patiently(lambda: log.newest()[0])  # rank 0 passes over damaged entries too
-            told = None
+            told, restores = None, 0
             if last is not None and self._ours(last):
                 key = restored_key(self.run, last.epoch)
                 told = self._patiently(lambda key=key: self._read(key, "restored"))  # type: ignore[misc]
@@ -67,19 +70,21 @@ class Follower(Attempt):
                     self.restored = self._restored_from(last, told.get("entry"))
                     self.counters = self._kept = counters_of(told.get("progress"))
                     return
-                if told is None and last.kind is not Kind.END:
-                    until = max(until, self.steady() + wait)  # a restore takes as long as it takes
+                restores = last.epoch if told is None and last.kind is not Kind.END else 0
             if last is not None and last.summary.ended == 0:
                 raise RunFinished(last, f"{self.options.uri}/{self.run}")
             if self.steady() >= ask:
                 ask = self.steady() + REFUSAL_POLL
+                if restores and self._patiently(partial(heard.anew, restores)):
+                    until = max(until, self.steady() + wait)  # a restore takes as long as it takes
                 refused = self._patiently(lambda: self._read(refused_key(self.run, self.identity), "refused"))
                 if refused is not None and self._of_this_launch(refused):
                     raise _ended("has begun nothing, and ended", refused.get("code"))
             if self.steady() >= until:
                 if last is not None and told is not None:  # not for this launch to bring the job back
                     raise Fenced(f"{self.run}: another launch of this attempt holds the run (epoch {last.epoch})")
-                raise StoreError(f"{self.run}: rank 0 has not claimed the run within {wait:.0f} s")
+                what = "told of its restore" if restores else "claimed the run"
+                raise StoreError(f"{self.run}: rank 0 has not {what} within {wait:.0f} s")
             time.sleep(POLL)
 
     def _read(self, key: str, kind: str) -> dict[str, Any] | None:

@@ -2,22 +2,27 @@
 
 from __future__ import annotations
 
+import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
 import pytest
 
-from job_wrapper.errors import Damaged, ExitCode, Fenced, RestoreFailed, RunHeld
+from job_wrapper.errors import Damaged, ExitCode, Fenced, RestoreFailed, RunHeld, StoreError
 from job_wrapper.node_config import NodeConfig
 from job_wrapper.run.attempt import Attempt
+from job_wrapper.run.beginning import restored_key
 from job_wrapper.run.follower import Follower, RankZeroEnded
 from job_wrapper.run.identity import identify
 from job_wrapper.run.options import parse_options
+from job_wrapper.run.pulse import Heard
 from job_wrapper.slurm_job import JobView, SlurmJob
 from job_wrapper.store.codec import seal
 from job_wrapper.store.log import RunFinished, RunLog
 from job_wrapper.store.open import open_store
+from job_wrapper.store.paths import data_prefix
 from tests.store.checkpoints import RUN, save, writer
 
 SLURM = {"SLURM_JOB_ID": "12", "SLURM_CLUSTER_NAME": "c", "SLURM_STEP_ID": "0", "SLURM_STEP_NUM_TASKS": "2"}
@@ -243,3 +248,65 @@ def test_the_tasks_of_a_heterogeneous_job_know_that_they_are() -> None:
         for rank, port in (("0", "40001"), ("1", "40002"))
     ]
     assert launches[0] == launches[1]
+
+
+class Killed(BaseException):
+    """As if by SIGKILL: nothing is told."""
+
+
+def killed_in_its_restore(uri: str) -> Attempt:
+    """Rank 0, of epoch 2."""
+
+    def die() -> None:
+        raise Killed
+
+    first = attempt(Attempt, uri, 0)
+    first._restore_newest = die  # type: ignore[method-assign]
+    with pytest.raises(Killed):
+        first.begin()
+    return first
+
+
+def test_a_rank_0_that_is_gone_after_its_claim_is_not_waited_for_for_ever(uri: str, turns: Turns) -> None:
+    killed_in_its_restore(uri)
+    with pytest.raises(StoreError, match="rank 0 has not told of its restore"):
+        attempt(Follower, uri, 1, turns=turns).begin()
+
+
+def test_a_rank_0_that_restores_is_waited_for(uri: str, turns: Turns) -> None:
+    """As long as it says so now and then: here for half an hour and more."""
+    store, first = open_store(uri), killed_in_its_restore(uri)
+
+    def tell(number: int) -> None:
+        store.put(f"{data_prefix(RUN, 2)}/gang/restoring-{number:08d}.json", seal("restoring", {}))
+
+    def restored() -> None:
+        store.put(restored_key(RUN, 2), seal("restored", {"entry": None, "progress": None, **first.identity.launch}))
+
+    for number in range(4):
+        turns.acts += [*[lambda: None] * 150, partial(tell, number)]
+    turns.acts.append(restored)
+    other = attempt(Follower, uri, 1, turns=turns)
+    other.begin()
+    assert (other.epoch, turns.acts, turns.now > 1800) == (2, [], True)
+
+
+def test_a_restore_that_takes_long_is_told_of_until_it_is_over(uri: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("job_wrapper.run.pulse.PAUSE", 0.01)
+    first, heard = attempt(Attempt, uri, 0), Heard(open_store(uri), RUN)
+    restore = first._restore_newest
+
+    def slowly() -> None:
+        assert heard.anew(first.epoch), "of an epoch that it did not know"
+        for _ in range(3):
+            until = time.monotonic() + 20
+            while not heard.anew(first.epoch):
+                assert time.monotonic() < until
+        restore()
+
+    first._restore_newest = slowly  # type: ignore[method-assign]
+    first.begin()
+    while heard.anew(first.epoch):  # one may have been on its way
+        time.sleep(0.1)
+    time.sleep(0.1)
+    assert not heard.anew(first.epoch)
