@@ -58,7 +58,7 @@ class BootReach:
     def watch(self, targets: dict[str, tuple[str, int]], doubted: Collection[str] = ()) -> None:
         now = self.world.clock()
         at = {m.address: m.state(now) for m in self.world.cloud.machine.values()}
-        found = {n for n, (address, _) in targets.items() if at[address] is InstanceState.RUNNING}
+        found = {n for n, (address, _) in targets.items() if at.get(address) is InstanceState.RUNNING}
         self.listening = {n: self.listening.get(n, now) for n in found}
 
     def answering_since(self) -> dict[str, float]:
