@@ -325,6 +325,10 @@ class Config(Model):
             for o in nodeset.offerings
         )
 
+    def offerings_at(self, provider: str) -> frozenset[Offering]:
+        """All that any nodeset may be bought as from that provider."""
+        return frozenset(o for nodeset in self.nodesets for o in self.offerings_of(nodeset) if o.provider == provider)
+
 
 def find_config(environ: Mapping[str, str] = os.environ) -> Path:
     """The file to read; raises ``ConfigError`` that lists the places looked at."""

@@ -20,10 +20,11 @@ from job_wrapper.errors import Damaged, ObjectMissing, SpotburstError
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
 from job_wrapper.run.identity import Identity
+from job_wrapper.run.pulse import is_there
 from job_wrapper.store.codec import seal, unseal
 from job_wrapper.store.io_types import Kind, ObjectStore
 from job_wrapper.store.log import RunLog
-from job_wrapper.store.paths import data_prefix
+from job_wrapper.store.paths import gang_prefix
 
 LISTEN_PAUSE = 2.0
 """Seconds between rank 0's looks, each one listing."""
@@ -65,7 +66,7 @@ class Board:
 
     def __init__(self, store: ObjectStore, run: str, epoch: int) -> None:
         self._store, self._run, self._epoch = store, run, epoch
-        self._prefix = f"{data_prefix(run, epoch)}/gang/"
+        self._prefix = gang_prefix(run, epoch)
 
     def tell(self, number: int, report: Report) -> None:
         """Put a rank's report ``number``, higher than its last."""
@@ -99,7 +100,7 @@ class Board:
 
     def called(self, number: int) -> bool:
         """Whether that call was made."""
-        return self._there(f"call-{number:08d}.json")
+        return is_there(self._store, f"{self._prefix}call-{number:08d}.json")
 
     def release(self) -> None:
         """Tell that none is lost: a program that failed has failed by itself."""
@@ -107,7 +108,7 @@ class Board:
 
     def released(self) -> bool:
         """Whether that was told."""
-        return self._there("whole.json")
+        return is_there(self._store, f"{self._prefix}whole.json")
 
     def head(self) -> ev.HeadSeen | ev.IsFenced:
         """How rank 0's attempt stands by the run's log."""
@@ -117,13 +118,6 @@ class Board:
         ended = last is not None and last.kind is Kind.END
         leaving = last is not None and last.kind in (Kind.END, Kind.INTERRUPTED, Kind.SUSPENDED)
         return ev.HeadSeen(leaving, ended, not leaving and self.released())
-
-    def _there(self, name: str) -> bool:
-        try:
-            self._store.get(self._prefix + name)
-        except ObjectMissing:
-            return False
-        return True
 
 
 def _fields(report: Report) -> dict[str, Any]:

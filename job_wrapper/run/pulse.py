@@ -11,14 +11,23 @@ from types import TracebackType
 from job_wrapper.errors import ObjectMissing, StoreError
 from job_wrapper.store.codec import seal
 from job_wrapper.store.io_types import ObjectStore
-from job_wrapper.store.paths import data_prefix
+from job_wrapper.store.paths import gang_prefix
 
 PAUSE = 30.0
 """Seconds between two of them. A follower waits for ten minutes and more."""
 
 
 def _key(run: str, epoch: int, number: int) -> str:
-    return f"{data_prefix(run, epoch)}/gang/restoring-{number:08d}.json"
+    return f"{gang_prefix(run, epoch)}restoring-{number:08d}.json"
+
+
+def is_there(store: ObjectStore, key: str) -> bool:
+    """Whether that object is there, whatever it holds. Raises the store's errors."""
+    try:
+        store.get(key)
+    except ObjectMissing:
+        return False
+    return True
 
 
 class Restoring:
@@ -60,13 +69,6 @@ class Heard:
             self._epoch, self._next = epoch, 0
             return True
         before = self._next
-        while self._there(self._next):
+        while is_there(self._store, _key(self._run, epoch, self._next)):
             self._next += 1
         return self._next > before
-
-    def _there(self, number: int) -> bool:
-        try:
-            self._store.get(_key(self._run, self._epoch, number))
-        except ObjectMissing:
-            return False
-        return True

@@ -102,6 +102,11 @@ def data_prefix(run: str, epoch: int) -> str:
     return f"{run}/data/e{epoch:08d}"
 
 
+def gang_prefix(run: str, epoch: int) -> str:
+    """Where the wrappers of that attempt on several nodes tell each other things, with a ``/`` at the end."""
+    return f"{data_prefix(run, epoch)}/gang/"
+
+
 def epoch_of(run: str, key: str) -> int | None:
     """The epoch under whose prefix a data object of ``run`` lies; None for a foreign object."""
     root = data_root(run)

@@ -10,10 +10,10 @@ from job_wrapper.errors import SpotburstError
 from slurm_plugin.checks import images, quotas
 from slurm_plugin.checks.finding import Finding, State, or_well, unknown
 from slurm_plugin.cli.from_ledger import from_ledger
-from slurm_plugin.cli.instance_types import instance_types
+from slurm_plugin.cli.instance_types import REACH, instance_types
 from slurm_plugin.cloud.asking import readable
 from slurm_plugin.cloud.images import DescribesImages
-from slurm_plugin.cloud.provider import Offering, Provider
+from slurm_plugin.cloud.provider import Provider
 from slurm_plugin.cloud.quotas import TellsQuotas, Ways
 from slurm_plugin.config import Config
 from slurm_plugin.errors import NotPermitted
@@ -33,13 +33,9 @@ def at_clouds(config: Config) -> Iterator[Finding]:
     yield from _quotas(config, providers)
 
 
-def _offerings(config: Config, provider: str) -> set[Offering]:
-    return {o for nodeset in config.nodesets for o in config.offerings_of(nodeset) if o.provider == provider}
-
-
 def _images(config: Config, providers: Mapping[str, Provider]) -> Iterator[Finding]:
     for name, provider in providers.items():
-        offerings = _offerings(config, name)
+        offerings = config.offerings_at(name)
         if not isinstance(provider, DescribesImages) or not offerings:
             continue
         try:
@@ -63,7 +59,7 @@ def _quotas(config: Config, providers: Mapping[str, Provider]) -> Iterator[Findi
     found: list[Finding] = []
     asked: set[str] = set()
     for name, provider in providers.items():
-        offerings = _offerings(config, name)
+        offerings = config.offerings_at(name)
         if not isinstance(provider, TellsQuotas) or not offerings:
             continue
         asked.add(name)
@@ -94,8 +90,4 @@ def _untold(what: str, error: SpotburstError) -> Finding:
             f"could not be told: {error.permission} is not given ({error})",
             f"give this machine's account {error.permission} (`spotburst render list` names the policies), if this is to be looked at",
         )
-    return unknown(
-        what,
-        f"could not be told: {error}",
-        "credentials and network of this machine must let the manager reach the cloud (docs/providers.md)",
-    )
+    return unknown(what, f"could not be told: {error}", REACH)

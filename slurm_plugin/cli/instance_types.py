@@ -15,6 +15,8 @@ from slurm_plugin.config import Config
 from slurm_plugin.placement import too_small
 
 WHAT = "instance types"
+REACH = "credentials and network of this machine must let the manager reach the cloud (docs/providers.md)"
+"""What to do where a cloud does not answer."""
 
 
 def instance_types(config: Config, providers: Mapping[str, Provider]) -> Iterator[Finding]:
@@ -26,7 +28,7 @@ def instance_types(config: Config, providers: Mapping[str, Provider]) -> Iterato
     sizes: dict[str, MachineSize] = dict(remembered(config).sizes)
     away: list[str] = []
     for name, provider in providers.items():
-        offerings = {o for nodeset in config.nodesets for o in config.offerings_of(nodeset) if o.provider == name}
+        offerings = config.offerings_at(name)
         try:
             if isinstance(provider, DescribesTypes) and offerings:
                 describing.add(name)
@@ -44,11 +46,7 @@ def instance_types(config: Config, providers: Mapping[str, Provider]) -> Iterato
     for one in faults:
         yield fault(WHAT, one, "a larger instance_type, or fewer cpus, memory_mb or gpus for the nodeset in burst.yaml")
     for one in away:
-        yield unknown(
-            WHAT,
-            one,
-            "credentials and network of this machine must let the manager reach the cloud (docs/providers.md)",
-        )
+        yield unknown(WHAT, one, REACH)
     if unknown_types:
         yield unknown(
             WHAT,

@@ -39,6 +39,23 @@ def of(findings: list[Finding], what: str) -> tuple[State, str, str]:
     return one.state, one.detail, one.fix
 
 
+def assert_well(findings: list[Finding]) -> None:
+    """Nothing is wrong."""
+    assert [(one.what, one.state) for one in findings] == [
+        ("instance types", State.OK),
+        ("images", State.OK),
+        ("quotas", State.OK),
+    ]
+
+
+def assert_not_permitted(finding: tuple[State, str, str], permission: str) -> None:
+    """It could not be told, and what is to be given is named."""
+    state, detail, fix = finding
+    assert state is State.UNKNOWN
+    assert detail.startswith(f"could not be told: {permission} is not given")
+    assert permission in fix
+
+
 def states(findings: list[Finding], what: str) -> list[State]:
     """Of all findings about that."""
     return [finding.state for finding in findings if finding.what == what]

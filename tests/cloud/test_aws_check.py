@@ -12,7 +12,7 @@ import pytest
 from slurm_plugin.checks.finding import State
 from slurm_plugin.cloud.aws.quotas import code
 from slurm_plugin.cloud.provider import Market
-from tests.cloud.checking import found, of, states
+from tests.cloud.checking import assert_not_permitted, assert_well, found, of, states
 from tests.fixtures.moto_account import Account
 from tests.fixtures.moto_server import REGION
 
@@ -61,11 +61,7 @@ def ami(account: Account, **changes: Any) -> str:
 
 def test_an_image_that_is_there_and_quotas_that_are_enough(account: Account, tmp_path: Path) -> None:
     findings = found(tmp_path, provider(account), G5, ON_DEMAND)
-    assert [(one.what, one.state) for one in findings] == [
-        ("instance types", State.OK),
-        ("images", State.OK),
-        ("quotas", State.OK),
-    ]
+    assert_well(findings)
     assert "x86_64" in of(findings, "images")[1]
 
 
@@ -138,10 +134,7 @@ def test_what_may_not_be_asked_is_named(
     account: Account, tmp_path: Path, operation: str, permission: str, what: str, image: str
 ) -> None:
     account.denied = {operation}
-    state, detail, fix = of(found(tmp_path, provider(account, image), G5), what)
-    assert state is State.UNKNOWN
-    assert detail.startswith(f"could not be told: {permission} is not given")
-    assert permission in fix
+    assert_not_permitted(of(found(tmp_path, provider(account, image), G5), what), permission)
 
 
 def test_use_that_is_not_told_is_left_out_and_a_quota_that_is_not_there_is_unknown(

@@ -10,7 +10,7 @@ import pytest
 from azure.mgmt.compute import models
 
 from slurm_plugin.checks.finding import State
-from tests.cloud.checking import found, of, states
+from tests.cloud.checking import assert_not_permitted, assert_well, found, of, states
 from tests.fixtures.azure import ROOT
 from tests.fixtures.azure_catalog import REGION, AzureCatalog, azure_catalog, sku
 
@@ -82,11 +82,7 @@ def fault(cloud: AzureCatalog, folder: Path, image: str) -> tuple[str, str]:
 
 def test_an_image_that_is_there_and_quotas_that_are_enough(cloud: AzureCatalog, tmp_path: Path) -> None:
     findings = found(tmp_path, provider(cloud), SPOT, ON_DEMAND)
-    assert [(one.what, one.state) for one in findings] == [
-        ("instance types", State.OK),
-        ("images", State.OK),
-        ("quotas", State.OK),
-    ]
+    assert_well(findings)
     assert cloud.calls["skus"] == 1, "a long list"
 
 
@@ -171,10 +167,7 @@ def test_what_may_not_be_asked_is_named(
 ) -> None:
     gallery(cloud, {"1.0.0": {}})
     cloud.denied = (denied,)
-    state, detail, fix = of(found(tmp_path, provider(cloud, named), SPOT), what)
-    assert state is State.UNKNOWN
-    assert detail.startswith(f"could not be told: Microsoft.Compute/{permission} is not given")
-    assert permission in fix
+    assert_not_permitted(of(found(tmp_path, provider(cloud, named), SPOT), what), f"Microsoft.Compute/{permission}")
 
 
 def test_answers_in_no_shape_tell_nothing(cloud: AzureCatalog, tmp_path: Path) -> None:

@@ -10,7 +10,7 @@ import pytest
 from google.cloud import compute_v1
 
 from slurm_plugin.checks.finding import State
-from tests.cloud.checking import found, of, states
+from tests.cloud.checking import assert_not_permitted, assert_well, found, of, states
 from tests.fixtures.gcp_catalog import REGION, GcpCatalog, gcp_catalog, machine_type
 
 FAMILY = "projects/p/global/images/family/node"
@@ -50,11 +50,7 @@ def provider(cloud: GcpCatalog, image: str = FAMILY) -> dict[str, Any]:
 
 def test_an_image_that_is_there_and_quotas_that_are_enough(cloud: GcpCatalog, tmp_path: Path) -> None:
     findings = found(tmp_path, provider(cloud), L4, {**L4, **ON_DEMAND}, N2)
-    assert [(one.what, one.state) for one in findings] == [
-        ("instance types", State.OK),
-        ("images", State.OK),
-        ("quotas", State.OK),
-    ]
+    assert_well(findings)
     assert f"{FAMILY} (node-7) x86_64 is there" in of(findings, "images")[1]
     assert states(found(tmp_path, provider(cloud, "projects/p/global/images/node-7"), L4), "images") == [State.OK]
 
@@ -134,10 +130,7 @@ def test_what_may_not_be_asked_is_named(
     cloud: GcpCatalog, tmp_path: Path, denied: str, what: str, permission: str, named: str
 ) -> None:
     cloud.denied = {denied}
-    state, detail, fix = of(found(tmp_path, provider(cloud, named), {**L4, "zone": f"{REGION}-a"}), what)
-    assert state is State.UNKNOWN
-    assert detail.startswith(f"could not be told: {permission} is not given")
-    assert permission in fix
+    assert_not_permitted(of(found(tmp_path, provider(cloud, named), {**L4, "zone": f"{REGION}-a"}), what), permission)
 
 
 def test_gpus_that_no_quota_of_the_region_counts_and_a_cloud_that_does_not_answer(

@@ -11,7 +11,9 @@ from job_wrapper.comments import with_left
 from slurm_plugin.actions import RememberJob
 from slurm_plugin.cloud.provider import InstanceState
 from tests.unit.manager.checks import Make, check_settled, running, states, until
+from tests.unit.manager.fake_cloud import Machine
 from tests.unit.manager.fake_slurm import REQUEUE_DELAY, RESUME_TIMEOUT
+from tests.unit.manager.harness import Manager
 
 
 def test_a_job_bursts_runs_and_its_node_goes_off_again(make: Make) -> None:
@@ -327,6 +329,12 @@ def test_a_job_that_a_restarted_slurmctld_recalls_on_a_node_that_is_off_comes_ba
     check_settled(m)
 
 
+def blamed(m: Manager, machine: Machine) -> bool:
+    """Whether the offering of that machine is held to account for it."""
+    state = m.ledger.offerings().get(machine.request.offering.id)
+    return state is not None and (state.failures, state.refused_until) != (0, 0.0)
+
+
 @pytest.mark.parametrize("cut_off", [True, False])
 def test_a_node_that_a_killed_slurmctld_recalls_as_booting_is_replaced_and_its_offering_not_blamed(
     make: Make, cut_off: bool
@@ -346,8 +354,7 @@ def test_a_node_that_a_killed_slurmctld_recalls_as_booting_is_replaced_and_its_o
         machine.boots_in = 10 * RESUME_TIMEOUT  # its slurmd registers no second time
     until(m, lambda: not machine.alive(), 200)
     assert m.world.clock() - began < RESUME_TIMEOUT / 2
-    state = m.ledger.offerings().get(machine.request.offering.id)
-    assert state is None or (state.failures, state.refused_until) == (0, 0.0), "its offering is not held to account"
+    assert not blamed(m, machine), "its offering is not held to account"
     until(m, running(m, job), 300)
     assert m.world.cloud.living()[0].request.offering == machine.request.offering, "and is bought again at once"
 
@@ -368,8 +375,6 @@ def test_a_node_that_registered_unseen_before_slurmctld_was_killed_is_replaced_a
     began = m.world.clock()
     until(m, lambda: not machine.alive(), 200)
     assert (m.world.clock() - began < RESUME_TIMEOUT * 2 / 3) is restarted
-    state = m.ledger.offerings().get(machine.request.offering.id)
-    blamed = state is not None and state.failures > 0
-    assert blamed is not restarted
+    assert blamed(m, machine) is not restarted
     until(m, running(m, job), 300)
     assert m.world.slurm.job[job].record.restart_count == 1
