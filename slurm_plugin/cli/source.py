@@ -26,7 +26,7 @@ from slurm_plugin.cli.story import ran_outside_slurm
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
 from slurm_plugin.ledger_records import Event
-from slurm_plugin.slurm.connect import connect
+from slurm_plugin.slurm.connect import require_conf
 from slurm_plugin.slurm.records import Job
 
 JobArgument = Annotated[
@@ -108,7 +108,7 @@ def _must_exist(uri: str) -> None:
 def slurm_client(config: Config | None) -> PlainClient:
     """As burst.yaml says, or by the commands on PATH and SLURM_CONF. Raises ``ConfigError`` when burst.yaml's slurm.conf isn't there."""
     if config is not None:
-        connect(config.slurm)
+        require_conf(config.slurm)
     return PlainClient(config)
 
 

@@ -7,11 +7,13 @@ taken for want of capacity.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Protocol, TypeVar
 
 from slurm_plugin.cloud.provider import RefusalKind, Refused
+
+_Answer = TypeVar("_Answer")
 
 LONGEST_TEXT = 500
 """Characters of a cloud's words that are kept: they end in a job's comment and in the ledger."""
@@ -63,10 +65,23 @@ def shorten(text: str) -> str:
 class CloudError(Exception):
     """A cloud answered with an error: each cloud has its own kind of it."""
 
+    status: int | None
+    """HTTP status of the answer, where there is one."""
+
     @property
     def not_permitted(self) -> bool:
         """The account may not ask that."""
         return False
+
+
+def or_none(ask: Callable[[], _Answer]) -> _Answer | None:
+    """The answer; None where the cloud has nothing of that name (404). Raises ``CloudError``."""
+    try:
+        return ask()
+    except CloudError as error:
+        if error.status == 404:
+            return None
+        raise
 
 
 class Told(Protocol):

@@ -17,10 +17,15 @@ if TYPE_CHECKING:
 log = structlog.get_logger(__name__)
 
 
-def connect(settings: Slurm) -> CliClient:
-    """The client for a few questions: Slurm's commands. Raises ``ConfigError`` when the settings' slurm.conf isn't there."""
+def require_conf(settings: Slurm) -> None:
+    """Raises ``ConfigError`` when the settings' slurm.conf isn't there."""
     if not settings.conf.is_file():
         raise ConfigError(f"slurm.conf: {settings.conf} is not there; set slurm.conf in burst.yaml to where it is")
+
+
+def connect(settings: Slurm) -> CliClient:
+    """The client for a few questions: Slurm's commands. Raises ``ConfigError`` when the settings' slurm.conf isn't there."""
+    require_conf(settings)
     return CliClient(settings.bin_dir, settings.conf)
 
 

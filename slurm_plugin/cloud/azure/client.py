@@ -17,7 +17,7 @@ from azure.mgmt.compute import ComputeManagementClient
 
 from slurm_plugin.cloud.azure.errors import NO_ANSWER, ApiError
 from slurm_plugin.cloud.backoff import Backoff, Paused
-from slurm_plugin.cloud.refusals import shorten
+from slurm_plugin.cloud.refusals import or_none, shorten
 from slurm_plugin.config import AzureProvider
 
 TIMEOUT = 8.0
@@ -59,13 +59,7 @@ class Arm:
 
     def get(self, name: str) -> dict[str, Any] | None:
         """A machine with its instance view; None where there is none."""
-        try:
-            found: dict[str, Any] = self._read(lambda vms: vms.get(self._group, name, expand="instanceView").as_dict())
-            return found
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return or_none(lambda: self._read(lambda vms: vms.get(self._group, name, expand="instanceView").as_dict()))
 
     def machines(self) -> list[dict[str, Any]]:
         """All of the resource group; ``properties.instanceView`` tells whether they run, where Azure knows."""

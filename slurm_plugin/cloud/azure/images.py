@@ -13,10 +13,10 @@ from typing import Any
 from slurm_plugin.cloud.asking import asking
 from slurm_plugin.cloud.azure import catalog
 from slurm_plugin.cloud.azure.client import Arm
-from slurm_plugin.cloud.azure.errors import ApiError
 from slurm_plugin.cloud.images import ImageFacts
 from slurm_plugin.cloud.instants import unix_seconds
 from slurm_plugin.cloud.provider import Offering
+from slurm_plugin.cloud.refusals import or_none
 
 ARCHITECTURES = {"x64": "x86_64", "arm64": "arm64"}
 """As Azure names them, in lower case, to what ``ImageFacts`` has."""
@@ -33,12 +33,12 @@ def image(provider: str, api: Arm, now: float) -> ImageFacts:
     name, region = api.config.image, api.config.region
     if managed := _MANAGED.fullmatch(name):
         with asking(provider, f"{_READ}images/read"):
-            found = _or_none(lambda: api.managed_image(*managed.groups()))
+            found = or_none(lambda: api.managed_image(*managed.groups()))
         return of_managed(name, found, region)
     if gallery := _GALLERY.fullmatch(name):
         place, version = gallery.groups()[:4], gallery[5]
         with asking(provider, f"{_READ}galleries/images/read"):
-            found = _or_none(lambda: api.gallery_image(*place))
+            found = or_none(lambda: api.gallery_image(*place))
         if found is None:
             return ImageFacts(
                 name, missing="is not there, or not for this account to see: no machine can start", fix=_MAKE
@@ -155,14 +155,14 @@ def _of_market(provider: str, api: Arm, name: str, parts: list[str]) -> ImageFac
     region = api.config.region
     with asking(provider, VERSIONS):
         if version.lower() == "latest":
-            versions = _or_none(lambda: api.market_versions(publisher, offer, sku)) or []
+            versions = or_none(lambda: api.market_versions(publisher, offer, sku)) or []
             if not versions:
                 return ImageFacts(
                     name, missing=f"is not in {region}: no machine can start", fix=_list(region, publisher, offer)
                 )
             version = max(versions, key=_number)
             name = f"{name} ({version})"
-        record = _or_none(lambda: api.market_image(publisher, offer, sku, version))
+        record = or_none(lambda: api.market_image(publisher, offer, sku, version))
     if record is None:
         return ImageFacts(
             name, missing=f"is not in {region}: no machine can start", fix=_list(region, publisher, offer)
@@ -181,16 +181,6 @@ def _bound_to_plan(name: str) -> ImageFacts:
         missing="is sold under a purchase plan, which spotburst does not sign: Azure refuses every machine",
         fix="name an image without a plan in burst.yaml (docs/images.md)",
     )
-
-
-def _or_none(ask: Any) -> Any:
-    """The answer; None where there is nothing of that name. Raises ``ApiError``."""
-    try:
-        return ask()
-    except ApiError as error:
-        if error.status == 404:
-            return None
-        raise
 
 
 def _unready(name: str, record: Mapping[str, Any]) -> ImageFacts | None:

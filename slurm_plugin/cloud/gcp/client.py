@@ -20,7 +20,7 @@ from google.protobuf import json_format
 
 from slurm_plugin.cloud.backoff import Backoff, Paused
 from slurm_plugin.cloud.gcp.errors import NO_ANSWER, THROTTLES, ApiError
-from slurm_plugin.cloud.refusals import shorten
+from slurm_plugin.cloud.refusals import or_none, shorten
 from slurm_plugin.config import GcpProvider
 
 READ_TIMEOUT = 8.0
@@ -91,12 +91,7 @@ class Gce:
     def instance(self, zone: str, name: str) -> Any:
         """By name or number, as a plain protobuf message; None where there is none."""
         request = compute_v1.GetInstanceRequest(project=self.config.project, zone=zone, instance=name)
-        try:
-            return compute_v1.Instance.pb(self._read(compute_v1.InstancesClient, "get", request))
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return or_none(lambda: compute_v1.Instance.pb(self._read(compute_v1.InstancesClient, "get", request)))
 
     def delete(self, zone: str, number: int) -> None:
         """End and delete a machine; one that is gone is no error."""
@@ -122,27 +117,15 @@ class Gce:
     def image(self, project: str, name: str, *, family: bool) -> Any:
         """An image, or the newest of a family that is not withdrawn; None where there is none of that name."""
         if family:
-            request: Any = compute_v1.GetFromFamilyImageRequest(project=project, family=name)
+            method, request = "get_from_family", compute_v1.GetFromFamilyImageRequest(project=project, family=name)
         else:
-            request = compute_v1.GetImageRequest(project=project, image=name)
-        try:
-            if family:
-                return self._read(compute_v1.ImagesClient, "get_from_family", request)
-            return self._read(compute_v1.ImagesClient, "get", request)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+            method, request = "get", compute_v1.GetImageRequest(project=project, image=name)
+        return or_none(lambda: self._read(compute_v1.ImagesClient, method, request))
 
     def machine_type(self, zone: str, name: str) -> Any:
         """As the zone has it; None where it has none of that name."""
         request = compute_v1.GetMachineTypeRequest(project=self.config.project, zone=zone, machine_type=name)
-        try:
-            return self._read(compute_v1.MachineTypesClient, "get", request)
-        except ApiError as error:
-            if error.status == 404:
-                return None
-            raise
+        return or_none(lambda: self._read(compute_v1.MachineTypesClient, "get", request))
 
     # Inside.
 
