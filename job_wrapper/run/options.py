@@ -126,7 +126,7 @@ def parser() -> argparse.ArgumentParser:
         "--interval",
         type=parse_interval,
         metavar="TIME",
-        help="between checkpoints: from 1m to 6h, or auto, by what a save costs and how often capacity is taken (default: auto)",
+        help="between checkpoints: from 1m to 6h (shorter for trials), or auto, by what a save costs and how often capacity is taken (default: auto)",
     )
     made.add_argument("--keep", type=_count, metavar="N", help="checkpoints to keep (default: 3)")
     made.add_argument(
