@@ -119,7 +119,9 @@ class Handle:
         """Where it stands, in a line."""
         job = self.now
         flags = ",".join(sorted(job.states))
-        return f"job {self.id} is {flags}, reason {job.reason}, priority {job.priority}, {job.restart_count} restarts, on {job.nodes}"
+        log = " ".join(f"{entry.kind.name}({entry.epoch})" for entry in self.entries())
+        where = f"priority {job.priority}, {job.restart_count} restarts, on {job.nodes}"
+        return f"job {self.id} is {flags}, reason {job.reason}, {where}; its run: {log or 'nothing'}; it wrote: {self.output[-500:]!r}"
 
     @property
     def output(self) -> str:

@@ -116,11 +116,12 @@ class Gce:
 
     def image(self, project: str, name: str, *, family: bool) -> Any:
         """An image, or the newest of a family that is not withdrawn; None where there is none of that name."""
+        images = compute_v1.ImagesClient
         if family:
-            method, request = "get_from_family", compute_v1.GetFromFamilyImageRequest(project=project, family=name)
-        else:
-            method, request = "get", compute_v1.GetImageRequest(project=project, image=name)
-        return or_none(lambda: self._read(compute_v1.ImagesClient, method, request))
+            newest = compute_v1.GetFromFamilyImageRequest(project=project, family=name)
+            return or_none(lambda: self._read(images, "get_from_family", newest))
+        named = compute_v1.GetImageRequest(project=project, image=name)
+        return or_none(lambda: self._read(images, "get", named))
 
     def machine_type(self, zone: str, name: str) -> Any:
         """As the zone has it; None where it has none of that name."""
