@@ -29,7 +29,8 @@ import time
 from collections.abc import Mapping, Sequence
 from pathlib import Path
 
-IGNORED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+from job_wrapper.run.signals import IGNORED
+
 KILL_PATIENCE = 10.0
 """Seconds that a killed process is waited for."""
 _PR_SET_PDEATHSIG = 1

@@ -20,14 +20,14 @@ from job_wrapper.notice.types import Notice, Watcher
 from job_wrapper.run import asked
 from job_wrapper.run import events as ev
 from job_wrapper.run.attempt import Attempt
-from job_wrapper.run.child import IGNORED, Child
+from job_wrapper.run.child import Child
 from job_wrapper.run.chores import Chores
 from job_wrapper.run.counters import counters_of
 from job_wrapper.run.hear import hear, seconds_of
 from job_wrapper.run.machine import Machine
 from job_wrapper.run.oom import oom_kills
 from job_wrapper.run.server import Server
-from job_wrapper.run.signals import Signals
+from job_wrapper.run.signals import IGNORED, Signals
 from job_wrapper.run.surroundings import surroundings
 from job_wrapper.run.worker import Results, Worker
 from job_wrapper.slurm_job import SlurmJob

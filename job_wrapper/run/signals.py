@@ -8,6 +8,20 @@ import signal
 import time
 from collections.abc import Collection
 
+IGNORED = (signal.SIGTERM, signal.SIGHUP, signal.SIGUSR1, signal.SIGUSR2)
+"""What Slurm warns with: it ends neither the wrapper nor, by itself, the program (`child`)."""
+_early: list[int] = []
+
+
+def hear_from_now_on() -> None:
+    """Keep signals of ``IGNORED`` for the ``Signals`` to come. First thing in the wrapper's process, in its main thread.
+
+    One that comes while the wrapper starts would end it before it has claimed its run, and the job as FAILED. Slurm may send one at any
+    moment: one that a booting node could not be told slurmctld tells again every minute (src/slurmctld/agent.c), whatever attempt runs then.
+    """
+    for number in IGNORED:
+        signal.signal(number, lambda came, _frame: _early.append(came))
+
 
 class Signals:
     """``fd`` becomes readable when there is one. Made in the main thread; for the process's life."""
@@ -21,6 +35,8 @@ class Signals:
         signal.set_wakeup_fd(into, warn_on_full_buffer=False)
         for number in numbers:
             signal.signal(number, lambda *_: None)
+        os.write(into, bytes(_early))
+        _early.clear()
 
     def take(self) -> bytes:
         """The numbers that have come since, in order."""

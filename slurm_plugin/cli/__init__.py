@@ -8,13 +8,16 @@ import os
 import sys
 from typing import NoReturn
 
+from job_wrapper.run.signals import hear_from_now_on
 from job_wrapper.standard_streams import lead_somewhere
 
 
 def main() -> int:
     """The console command; returns the exit code."""
-    lead_somewhere()
     command = sys.argv[1] if len(sys.argv) > 1 else ""
+    if command == "run":
+        hear_from_now_on()
+    lead_somewhere()
     if command == "run":
         _run(sys.argv[2:])
     if command == "agent":

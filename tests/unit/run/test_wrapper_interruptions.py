@@ -58,6 +58,27 @@ def test_preemption_by_any_signal(room: Room, number: int) -> None:
     assert room.log()[-1].body["reason"] == "preempted"
 
 
+@pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
+def test_a_warning_while_the_wrapper_starts_is_heard(room: Room, number: int) -> None:
+    """Slurm sends one again that it could not tell a booting node, whatever attempt has begun there. Here the start waits for a setting."""
+    room.wrapper = "import sys; from slurm_plugin.cli import main; sys.argv[:1] = ['spotburst', 'run']; main()"
+    settings = room.path / "slow.json"
+    os.mkfifo(settings)
+    room.preempt()
+    process = room.start(
+        COUNTER, "--state-dir", str(room.path / "state"), SPOTBURST_NODE_CONFIG=str(settings), LAST="3"
+    )
+    writing = os.open(settings, os.O_WRONLY)  # opens when the wrapper reads
+    process.send_signal(number)
+    time.sleep(0.2)
+    os.write(writing, (room.path / "node.json").read_bytes())
+    os.close(writing)
+    code, _, err = room.end(process)
+    assert code == ExitCode.REQUEUED, err
+    assert room.calls() == ["scontrol requeue 12"]
+    assert room.log()[-1].body["reason"] == "preempted"
+
+
 def test_users_own_signal_commits_and_the_program_goes_on(room: Room) -> None:
     process = room.start(COUNTER, "--state-dir", str(room.path / "state"))
     ready(room)
