@@ -17,6 +17,7 @@ program that ended by itself: the wrapper writes ``end`` (or ``interrupted``, ``
     any                                      claim/commit/restore_failed, this one    Requeue: the wrapper was killed (bounded)
     FAILED, restart count > 0, short-lived   an earlier attempt's, not ended          Requeue: it never started (SLURM_FACTS R1)
     the same, its PreemptTime not cleared    none by this attempt                     Requeue: Slurm refused its steps (``refused``)
+    the same, ended by a warning             none by this attempt                     Requeue: it was meant for another (``warned``)
     any                                      another attempt's                        Continue: a newer attempt holds the run
 
 Bounds are those that the next claim would meet (job_wrapper.run.bounds): there is no use in bringing back a job to be told so. A ``Fail``
@@ -46,6 +47,7 @@ from job_wrapper.errors import (
 from job_wrapper.reasons import WORDS, said
 from job_wrapper.run.counters import counters_of
 from job_wrapper.run.rules import FAIL, ON_INTERRUPTION, OUT_OF_MEMORY, PROGRAM_FAILED
+from job_wrapper.run.signals import IGNORED
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.slurm.records import Job
 
@@ -169,7 +171,8 @@ def may_need_help(job: Job) -> bool:
 
 def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:
     """What to do about an ended job. ``never_started``: how often it was brought back for that since its last claim."""
-    if not may_need_help(job) or not (runs or refused(job)):
+    no_start = refused(job) or warned(job)
+    if not may_need_help(job) or not (runs or no_start):
         return Continue()
     if job.has(NO_MEMORY):
         return Fail(OUT_OF_MEMORY, "Slurm ended it for want of memory; it is not tried again: ask for more (--mem)")
@@ -195,7 +198,7 @@ def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: 
     earlier = [tail for tail in runs if _by(job, tail) and tail.restart_count < job.restart_count]
     waiting = [tail for tail in earlier if tail.kind is not Kind.END]  # also one that was suspended, and let go since
     if (
-        (waiting or refused(job))
+        (waiting or no_start)
         and not mine
         and job.has("FAILED", "LAUNCH_FAILED", "BOOT_FAIL", "NODE_FAIL")
         and _short(job)
@@ -217,6 +220,17 @@ def refused(job: Job) -> bool:
     """
     stale = 0 < job.preempt_time < job.start_time
     return stale and job.restart_count > 0 and job.has("FAILED") and _short(job)
+
+
+def warned(job: Job) -> bool:
+    """Whether one of Slurm's warnings ended this attempt as it started, by itself: before the wrapper could hear it.
+
+    slurmctld tells again every minute what a booting node could not be told (``_queue_agent_retry``), so the signal of a preemption that an
+    earlier attempt met comes to a later one (seen on 24.11.5). There may be no run of it in the store, or one that has ended: a job that
+    Slurm starts once more though its run is finished.
+    """
+    by = job.exit_signal or job.exit_code - 128
+    return job.restart_count > 0 and job.has("FAILED") and by in IGNORED and _short(job)
 
 
 def _gave_up(reason: str, code: int) -> Fail:
