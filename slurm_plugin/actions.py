@@ -129,10 +129,11 @@ NOWHERE = "255.255.255.255"
 
 @dataclass(frozen=True, slots=True)
 class SetAddress:
-    """NodeAddr of a node: ``NOWHERE`` until it has registered, whereby slurmctld learns its own.
+    """NodeAddr of a node: ``NOWHERE`` while it is off and until it has registered, whereby slurmctld learns its own.
 
-    Without it slurmctld looks the node's name up whenever it means to tell the node something, such as that a job is over. No DNS
-    knows the name of a machine that is not there; each such name holds up all of slurmctld for 10 s (22.05.8).
+    Without it slurmctld looks the node's name up whenever it means to tell the node something, such as that a job is over or preempted.
+    No DNS knows the name of a machine that is not there; each such name holds up all of slurmctld for 10 s (22.05.8; 24.11.5 where the name
+    server can't be reached). When it has powered a node down, Slurm resets the address to the name.
     """
 
     order: ClassVar[int] = 5

@@ -240,15 +240,19 @@ def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
         yield from _lost(view, index, node)
     elif phase is Phase.COMING_UP:
         yield from _boot(view, index, node)
-    elif phase is Phase.OFF and _stranded(view, node.name):
-        jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
-        yield SetDown(
-            node.name,
-            f"{OURS}is off, though job {jobs} runs on it",
-            f"{node.name} is off: the job can't be running there",
-        )
-    elif phase is Phase.OFF and node.has("DRAIN") and node.reason.startswith(OURS) and not node.has("POWER_DOWN"):
-        yield Undrain(node.name, "it is off")
+    elif phase is Phase.OFF:
+        if node.address == node.name:
+            # Ahead of its next job: Slurm may have signals for that one before a pass has seen the node powered up.
+            yield SetAddress(node.name, NOWHERE)
+        if _stranded(view, node.name):
+            jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
+            yield SetDown(
+                node.name,
+                f"{OURS}is off, though job {jobs} runs on it",
+                f"{node.name} is off: the job can't be running there",
+            )
+        elif node.has("DRAIN") and node.reason.startswith(OURS) and not node.has("POWER_DOWN"):
+            yield Undrain(node.name, "it is off")
 
 
 def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:

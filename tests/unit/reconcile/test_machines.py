@@ -89,6 +89,10 @@ def test_a_node_that_boots_has_an_address_that_is_nobodys_until_it_has_registere
         actions = decide(view([boots], offerings=offerings))
         assert actions[0] == SetAddress("n1", NOWHERE)
         assert then in kinds(actions)
+    assert decide(view([node("n1", "IDLE POWERED_DOWN", address="n1")])) == (SetAddress("n1", NOWHERE),), (
+        "ahead of its next job"
+    )
+    assert decide(view([node("n1", "IDLE POWERED_DOWN", address=NOWHERE)])) == ()
     registered, i = node("n1", "ALLOCATED", address=NOWHERE), intent("n1")
     for told in ("10.0.0.7", ""):
         assert decide(view([registered], [], [i], [machine(i, address=told)])) == (SetAddress("n1", told or "n1"),)
