@@ -143,3 +143,15 @@ def preempted_while_its_node_boots(stage: Stage) -> None:
     )  # by its first attempt, or by the next if that one was preempted at its start
     job.finish()
     assert len(job.starts) <= 2
+
+
+def several_preempted_while_their_nodes_boot(stage: Stage) -> None:
+    """slurmctld has signals for nodes whose machines were not even asked for. It must neither stand still for that nor lose a job."""
+    jobs = [stage.submit(stage.wrapped(), "--partition=slow", f"--nodelist=slow-{n}") for n in range(3, 7)]
+    for job in jobs:
+        job.until(lambda job=job: job.now.has("CONFIGURING"), "its node to boot")
+        stage.preempt(job)
+    for job in jobs:
+        job.until(lambda job=job: job.kinds(Kind.COMMIT), "a commit")
+        job.finish()
+    assert "getaddrinfo" not in (stage.cluster.log / "slurmctld.log").read_text(errors="replace")

@@ -16,18 +16,18 @@ from tests.fixtures.private_slurm import VERSIONS
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
-NODES = 23
+NODES = 26
 SCENES = scenes(scenes_preempted, scenes_ordered)
 
 
 def settings() -> dict[str, object]:
-    """Partitions that differ by their grace, and nodes ``slow-[1-2]`` that take a while to boot."""
+    """Partitions that differ by their grace, and nodes ``slow-[1-6]`` that take a while to boot."""
     plan = default_settings(NODES, gpus=0)
     (spot,), (first, urgent) = plan["nodesets"], plan["partitions"]
     plan["checkpoints"] = {"interval": "2s"}
     plan["providers"]["slow"] = {**plan["providers"]["local"], "boot_time": 20}
     offerings = [{**o, "provider": "slow"} for o in spot["offerings"]]
-    plan["nodesets"] = [spot, {**spot, "name": "slow", "nodes": "slow-[1-2]", "offerings": offerings}]
+    plan["nodesets"] = [spot, {**spot, "name": "slow", "nodes": "slow-[1-6]", "offerings": offerings}]
     plan["partitions"] = [
         first,
         *({"name": f"grace{t}", "nodesets": ["spot"], "grace_time": t} for t in (0, 10, 300)),
