@@ -116,16 +116,14 @@ def exclusive_node_lost(stage: Stage) -> None:
 
 def left_in_bad_constraints(stage: Stage) -> None:
     """A requeued job that nothing fits for a moment: Slurm gives it priority 0, with which it would wait for ever. The manager releases it."""
-    node = max(stage.client.nodes(), key=lambda n: (n.name.startswith("spot-"), len(n.name), n.name)).name
+    node = "rare-1"  # in a partition of its own: another scene's job on it would have to end first
 
     def features(words: str) -> None:
         change = (f"nodename={node}", f"availablefeatures={words}", f"activefeatures={words}")
         stage.cluster.run("scontrol", "update", *change)
 
-    # So that the other scenes' jobs are sent there last: with one of them on it this job would wait for that one's end.
-    stage.cluster.run("scontrol", "update", f"nodename={node}", "weight=1000")
     features("spot,rare")
-    job = stage.counting("--constraint=rare")
+    job = stage.counting("--partition=rare", "--constraint=rare")
     features("spot")
     stage.client.requeue(job.id)
     job.until(lambda: job.now.reason == "BadConstraints", "BadConstraints", timeout=200)

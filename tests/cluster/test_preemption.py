@@ -21,17 +21,22 @@ SCENES = scenes(scenes_preempted, scenes_ordered)
 
 
 def settings() -> dict[str, object]:
-    """Partitions that differ by their grace, and nodes ``slow-[1-6]`` that take a while to boot."""
+    """Partitions that differ by their grace, and nodes ``slow-[1-6]`` that take a while to boot; ``rare-1`` is one scene's own."""
     plan = default_settings(NODES, gpus=0)
     (spot,), (first, urgent) = plan["nodesets"], plan["partitions"]
     plan["checkpoints"] = {"interval": "2s"}
     plan["providers"]["slow"] = {**plan["providers"]["local"], "boot_time": 20}
     offerings = [{**o, "provider": "slow"} for o in spot["offerings"]]
-    plan["nodesets"] = [spot, {**spot, "name": "slow", "nodes": "slow-[1-6]", "offerings": offerings}]
+    plan["nodesets"] = [
+        spot,
+        {**spot, "name": "slow", "nodes": "slow-[1-6]", "offerings": offerings},
+        {**spot, "name": "rare", "nodes": "rare-1"},
+    ]
     plan["partitions"] = [
         first,
         *({"name": f"grace{t}", "nodesets": ["spot"], "grace_time": t} for t in (0, 10, 300)),
         {"name": "slow", "nodesets": ["slow"], "grace_time": 10},
+        {"name": "rare", "nodesets": ["rare"], "grace_time": 10},
         {**urgent, "nodesets": ["spot", "slow"]},
     ]
     return plan
@@ -44,7 +49,7 @@ def outcome(
     version = request.param
     cluster = make_module_cluster(settings=settings(), slurm_root=slurm_root(version), site={"more": (PATIENT,)})
     stage = Stage(cluster, version)
-    stage.boot([f"spot-{n}" for n in range(1, NODES + 1)])
+    stage.boot(["rare-1", *(f"spot-{n}" for n in range(1, NODES + 1))])
     with played(request, stage, SCENES) as futures:
         yield futures
     cluster.stop()
