@@ -314,12 +314,12 @@ def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Pat
     assert sock.exists()
     assert (tmp_path / "state" / "ledger.db").exists()
     second = start(config)
-    _, said = second.communicate(timeout=30)
+    _, said = second.communicate(timeout=120)
     assert second.returncode == 2
     assert f"another manager runs already (process {manager.pid} on {socket.gethostname()})" in said
     manager.send_signal(number)
     listener.until(lambda words: words[-1] == "STOPPING=1")
-    _, log = manager.communicate(timeout=20)
+    _, log = manager.communicate(timeout=120)
     assert manager.returncode == 0, log
     assert not sock.exists()
     assert log.count("does not answer, so nothing is concluded") == 1, log
@@ -338,7 +338,7 @@ def test_bad_settings_are_one_clear_message(tmp_path: Path, changes: dict[str, A
     if changes:
         (tmp_path / "slurm.conf").write_text("ClusterName=c\n")
     manager = start(burst_yaml(tmp_path, **changes))
-    _, said = manager.communicate(timeout=30)
+    _, said = manager.communicate(timeout=120)
     assert manager.returncode == 2
     assert message in said
     assert "Traceback" not in said
