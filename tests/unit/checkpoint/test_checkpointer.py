@@ -35,7 +35,7 @@ class Gate:
 
     def open_write(self, key: str) -> Any:
         self.reached.set()
-        assert self.open.wait(30)
+        assert self.open.wait(120)
         return self.store.open_write(key)
 
 
@@ -115,7 +115,7 @@ def test_what_changes_after_the_step_is_not_in_its_checkpoint(committer: Recorde
     with Checkpointer(x=x, table=table, committer=committer) as checkpoint:
         committer.ask()
         checkpoint.step()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         x.mul_(-1)
         table["a"].append(2)
         table["b"] = [3]
@@ -131,7 +131,7 @@ def test_training_goes_on_while_a_save_is_in_flight_and_a_second_waits(committer
     with Checkpointer(x=x, committer=committer) as checkpoint:
         committer.ask()
         checkpoint.step()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         committer.ask()
         for _ in range(5):
             x += 1
@@ -154,7 +154,7 @@ def test_an_urgent_one_waits_for_the_one_in_flight_and_is_committed_before_the_s
     with Checkpointer(x=torch.zeros(10), committer=committer) as checkpoint:
         committer.ask()
         checkpoint.step()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         committer.ask(urgent=True)
         threading.Timer(0.05, gate.open.set).start()
         checkpoint.step()
@@ -166,7 +166,7 @@ def test_an_urgent_one_replaces_the_one_in_flight_when_there_is_time_for_one_onl
     with Checkpointer(x=torch.zeros(1000), y=torch.zeros(1000), committer=committer) as checkpoint:
         committer.ask()
         checkpoint.step()
-        assert gate.reached.wait(30)
+        assert gate.reached.wait(120)
         saving = checkpoint._saving
         assert saving is not None
         saving.written, saving._started = saving.total // 2, time.monotonic() - 100  # 100 s for the first half

@@ -41,7 +41,7 @@ class Held:
             pieces = list(pieces)
             move(iter(pieces[:1]))
             self.reached.set()
-            assert self.open.wait(30)
+            assert self.open.wait(120)
             move(iter(pieces[1:]))
 
         patch.setattr(overlap, "move", late)
@@ -84,7 +84,7 @@ def test_training_goes_on_and_the_optimizer_waits(committer: Recorder, held: Hel
         committer.ask()
         checkpoint.step()
         before = program.state()
-        assert held.reached.wait(30)
+        assert held.reached.wait(120)
         program.backward()
         program.model[1].running_mean.add_(1)
         program.average.update_parameters(
@@ -114,7 +114,7 @@ def test_memory_that_the_program_lets_go_is_copied_all_the_same(committer: Recor
         committer.ask()
         checkpoint.step()
         before = program.state()
-        assert held.reached.wait(30)
+        assert held.reached.wait(120)
         for states in program.optimizer.state.values():
             for one in states.values():
                 one.data = one.detach().clone()
@@ -157,7 +157,7 @@ def test_what_is_written_meanwhile_is_not_committed_and_the_next_step_is(
     with program.open(committer) as checkpoint:
         committer.ask()
         checkpoint.step()
-        assert held.reached.wait(30)
+        assert held.reached.wait(120)
         program.backward()
         WRITES[write](program)
         held.open.set()
@@ -191,7 +191,7 @@ def test_at_the_end_all_is_saved(committer: Recorder, held: Held, urgent: bool) 
         if urgent:
             assert committer.commits == [(1, 1)] and not held.reached.is_set()
         else:
-            assert held.reached.wait(30)
+            assert held.reached.wait(120)
         first_alone(program)
         held.open.set()
     assert committer.commits == [(1, 1)]

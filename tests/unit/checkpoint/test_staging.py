@@ -62,7 +62,7 @@ def test_what_is_copied_is_written_while_the_rest_is_copied(
     copy = staging.copy_large
 
     def slow(*arguments: Any) -> None:
-        written.append(gate.reached.wait(30))
+        written.append(gate.reached.wait(120))
         copy(*arguments)
 
     monkeypatch.setattr(staging, "copy_large", slow)

@@ -79,7 +79,7 @@ def test_a_save_that_is_interrupted_while_the_program_waits_is_not_committed(com
     checkpoint = Checkpointer(x=x, committer=committer)
     committer.ask(urgent=True)
     threading.Thread(
-        target=lambda: (gate.reached.wait(30), time.sleep(0.05), os.kill(os.getpid(), signal.SIGINT))
+        target=lambda: (gate.reached.wait(120), time.sleep(0.05), os.kill(os.getpid(), signal.SIGINT))
     ).start()
     with pytest.raises(KeyboardInterrupt):
         checkpoint.step()

@@ -35,7 +35,7 @@ def test_the_manager_ends_with_a_word_and_begins_anew_once_it_is_started_again(t
     manager = start(config, listener.environ, f"from slurm_plugin.manager import sound; sound.EVERY = 0.3; {MAIN}")
     listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
     spoil(path)
-    _, log = manager.communicate(timeout=30)
+    _, log = manager.communicate(timeout=120)
     assert manager.returncode == 2, log
     assert f"the ledger was damaged while the manager ran ({path}: " in log
     assert not list(path.parent.glob("*.damaged-*")), "moved by who opens it, when nobody writes to it any more"
@@ -43,7 +43,7 @@ def test_the_manager_ends_with_a_word_and_begins_anew_once_it_is_started_again(t
     listener.words.clear()
     listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
     again.send_signal(signal.SIGTERM)
-    _, log = again.communicate(timeout=30)
+    _, log = again.communicate(timeout=120)
     assert again.returncode == 0, log
     assert "the ledger is damaged: moved aside" in log
     assert "a pass failed" not in log

@@ -77,7 +77,7 @@ class Agent:
     def end(self, number: int = signal.SIGTERM) -> tuple[int, str]:
         assert self.process is not None
         self.process.send_signal(number)
-        _, err = self.process.communicate(timeout=10)
+        _, err = self.process.communicate(timeout=60)
         return self.process.returncode, err.decode()
 
     @staticmethod

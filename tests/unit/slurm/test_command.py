@@ -22,7 +22,7 @@ def program(folder: Path, name: str, script: str) -> Path:
 
 
 def test_output(tmp_path: Path) -> None:
-    said = command.run([str(program(tmp_path, "c", 'printf "a\\377b"; echo warning >&2'))], env={}, timeout=10)
+    said = command.run([str(program(tmp_path, "c", 'printf "a\\377b"; echo warning >&2'))], env={}, timeout=60)
     assert said == "a\N{REPLACEMENT CHARACTER}b"
 
 
@@ -38,7 +38,7 @@ def test_output(tmp_path: Path) -> None:
 )
 def test_no_is_refused_with_slurms_words(tmp_path: Path, words: str) -> None:
     with pytest.raises(SlurmRefused) as refused:
-        command.run([str(program(tmp_path, "c", f'echo "{words}" >&2; exit 1'))], env={}, timeout=10)
+        command.run([str(program(tmp_path, "c", f'echo "{words}" >&2; exit 1'))], env={}, timeout=60)
     assert words in str(refused.value)
 
 
@@ -58,7 +58,7 @@ def test_no_is_refused_with_slurms_words(tmp_path: Path, words: str) -> None:
 )
 def test_silence_is_unavailable(tmp_path: Path, words: str) -> None:
     with pytest.raises(SlurmUnavailable):
-        command.run([str(program(tmp_path, "c", f'echo "{words}" >&2; exit 1'))], env={}, timeout=10)
+        command.run([str(program(tmp_path, "c", f'echo "{words}" >&2; exit 1'))], env={}, timeout=60)
 
 
 def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None:
@@ -76,7 +76,7 @@ def test_a_command_that_hangs_is_ended_with_its_children(tmp_path: Path) -> None
 
 def test_a_killed_command_is_unavailable(tmp_path: Path) -> None:
     with pytest.raises(SlurmUnavailable):
-        command.run([str(program(tmp_path, "c", "kill -9 $$"))], env={}, timeout=10)
+        command.run([str(program(tmp_path, "c", "kill -9 $$"))], env={}, timeout=60)
 
 
 def test_a_missing_command_says_what_to_do(tmp_path: Path) -> None:
@@ -112,5 +112,5 @@ def test_commands_are_found_on_path(tmp_path: Path, monkeypatch: pytest.MonkeyPa
 
 def test_a_long_argument_is_cut_in_the_message(tmp_path: Path) -> None:
     with pytest.raises(SlurmRefused) as refused:
-        command.run([str(program(tmp_path, "c", "echo no >&2; exit 1")), "x" * 5000], env={}, timeout=10)
+        command.run([str(program(tmp_path, "c", "echo no >&2; exit 1")), "x" * 5000], env={}, timeout=60)
     assert len(str(refused.value)) < 1000

@@ -90,7 +90,7 @@ def test_it_ends_with_whoever_asked(worker: Worker) -> None:
     assert worker._pipe is not None
     worker._pipe.close()
     worker._pipe = None
-    assert process.wait(10.0) == 0
+    assert process.wait(60.0) == 0
 
 
 def test_no_pyslurm_is_a_reason(tmp_path: Path) -> None:

@@ -35,7 +35,7 @@ def test_no_more_than_the_limit_is_out_until_something_comes_back() -> None:
     del held[0]
     assert not taken.wait(0.3)  # a part of it is still referred to
     del piece
-    assert taken.wait(5)
+    assert taken.wait(60)
     thread.join()
 
 
