@@ -218,8 +218,7 @@ def refused(job: Job) -> bool:
     Once it has a node again, its srun gets "Job/step already completing or completed", and Slurm shows the job FAILED (seen on 22.05.8).
     There may be no run of it in the store: it never began.
     """
-    stale = 0 < job.preempt_time < job.start_time
-    return stale and job.restart_count > 0 and job.has("FAILED") and _short(job)
+    return 0 < job.preempt_time < job.start_time and _failed_at_once(job)
 
 
 def warned(job: Job) -> bool:
@@ -229,8 +228,12 @@ def warned(job: Job) -> bool:
     earlier attempt met comes to a later one (seen on 24.11.5). There may be no run of it in the store, or one that has ended: a job that
     Slurm starts once more though its run is finished.
     """
-    by = job.exit_signal or job.exit_code - 128
-    return job.restart_count > 0 and job.has("FAILED") and by in IGNORED and _short(job)
+    return (job.exit_signal or job.exit_code - 128) in IGNORED and _failed_at_once(job)
+
+
+def _failed_at_once(job: Job) -> bool:
+    """An attempt after the first."""
+    return job.restart_count > 0 and job.has("FAILED") and _short(job)
 
 
 def _gave_up(reason: str, code: int) -> Fail:

@@ -8,16 +8,13 @@ import os
 import sys
 from typing import NoReturn
 
-from job_wrapper.run.signals import hear_from_now_on
 from job_wrapper.standard_streams import lead_somewhere
 
 
 def main() -> int:
     """The console command; returns the exit code."""
-    command = sys.argv[1] if len(sys.argv) > 1 else ""
-    if command == "run":
-        hear_from_now_on()
     lead_somewhere()
+    command = sys.argv[1] if len(sys.argv) > 1 else ""
     if command == "run":
         _run(sys.argv[2:])
     if command == "agent":
@@ -46,6 +43,9 @@ def _help() -> NoReturn:
 def _run(arguments: list[str]) -> NoReturn:
     """The wrapper, which a program waits for at both ends: collecting garbage while modules load finds none, and taking the interpreter
     apart at the end frees what the system frees anyway. Each costs a program's start about 5 % of the wrapper's processor time."""
+    from job_wrapper.run.signals import hear_from_now_on
+
+    hear_from_now_on()
     if arguments in (["-h"], ["--help"]):
         _help()
     gc.disable()

@@ -17,32 +17,25 @@ PATIENCE = 10.0
 
 
 def without_name_server(folder: Path, command: Sequence[str]) -> list[str]:
-    """The command for a program that asks no name server. Needs root; writes files to ``folder``.
+    """The command for a program that asks no name server. Needs root; writes a file to ``folder``.
 
     Nobody knows the machines' names. slurmctld 24.11 asks for the name behind each client's address, and where a name server does not answer,
     that takes the resolver's timeout. Where it answers that it can't tell now, every Slurm asks ten times within ten seconds for the address of
     a machine that has not registered (``_xgetaddrinfo``; the signal of a preemption goes to it), with its configuration locked: all of
     slurmctld stops meanwhile. "No such name", which ``/etc/hosts`` gives, ends both at once.
     """
-    order = Path("/etc/nsswitch.conf")
-    known = order.read_text(encoding="ascii", errors="replace").splitlines() if order.is_file() else []
-    kept = [line for line in known if not line.lstrip().startswith("hosts:")]
-    asked = {word for line in known if line not in kept for word in line.split()}
-    # One that is not installed would be an answer that is no answer.
-    hosts = " ".join(["hosts:", "files", *sorted(asked & {"myhostname"})])
-    bound: list[str] = []
-    for place, lines in (
-        (order, [*kept, hosts]),
-        (Path("/etc/resolv.conf").resolve(), ["nameserver 127.0.0.1", "options attempts:1 timeout:1"]),
-    ):
-        if place.is_file():
-            ours = folder / place.name
-            ours.write_text("\n".join(lines) + "\n", encoding="ascii", errors="replace")
-            bound += [str(ours), str(place)]
-    if not bound:
+    place = Path("/etc/nsswitch.conf")
+    if not place.is_file():
         return list(command)
-    script = 'until [ "$1" = -- ]; do mount --bind "$1" "$2" && shift 2 || exit 1; done; shift; exec "$@"'
-    return ["unshare", "--mount", "sh", "-c", script, "sh", *bound, "--", *command]
+    lines = place.read_text(encoding="utf-8", errors="replace").splitlines()
+    # Of what is installed here, only what asks nobody.
+    asked = {word for line in lines if line.startswith("hosts:") for word in line.split()}
+    hosts = ["hosts:", *(word for word in ("files", "myhostname") if word in asked | {"files"})]
+    ours = folder / place.name
+    kept = [line for line in lines if not line.startswith("hosts:")]
+    ours.write_text("\n".join([*kept, " ".join(hosts)]) + "\n", encoding="utf-8")
+    script = 'mount --bind "$1" "$2" && shift 2 && exec "$@"'
+    return ["unshare", "--mount", "sh", "-c", script, "sh", str(ours), str(place), *command]
 
 
 class Daemons:

@@ -241,9 +241,7 @@ def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
     elif phase is Phase.COMING_UP:
         yield from _boot(view, index, node)
     elif phase is Phase.OFF:
-        if node.address == node.name:
-            # Ahead of its next job: Slurm may have signals for that one before a pass has seen the node powered up.
-            yield SetAddress(node.name, NOWHERE)
+        yield from _nowhere(node)  # Slurm may have signals for its next job before a pass has seen it powered up
         if _stranded(view, node.name):
             jobs = ", ".join(job.name_id for job in index.jobs_on.get(node.name, ()))
             yield SetDown(
@@ -253,6 +251,12 @@ def _in_use(view: View, index: Index, node: Node) -> Iterator[Action]:
             )
         elif node.has("DRAIN") and node.reason.startswith(OURS) and not node.has("POWER_DOWN"):
             yield Undrain(node.name, "it is off")
+
+
+def _nowhere(node: Node) -> Iterator[Action]:
+    """Nobody's address for a node that has only its name. Not once a machine may have registered: its own might be lost."""
+    if node.address == node.name:
+        yield SetAddress(node.name, NOWHERE)
 
 
 def _lost(view: View, index: Index, node: Node) -> Iterator[Action]:
@@ -304,8 +308,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         current = None  # Slurm has powered it down since
     if current is not None and (why := _why_unheard(view, current)):
         # Not only given another machine: a job that it recalls here may have run, and is another attempt from now on.
-        if node.address == name:
-            yield SetAddress(name, NOWHERE)
+        yield from _nowhere(node)
         yield SetDown(name, f"{OURS}slurmctld takes it for booting, and {why}", f"slurmctld lost sight of {name}")
         return
     wanted = node.has(*BUSY)
@@ -328,8 +331,7 @@ def _boot(view: View, index: Index, node: Node) -> Iterator[Action]:
         return
     if not index.name_is_free(name):
         return
-    if node.address == name:
-        yield SetAddress(name, NOWHERE)
+    yield from _nowhere(node)
     waiters = waiting(view, index, name)
     job = waiters[0] if waiters else None
     offers = index.offers.of(nodeset, job)
