@@ -35,6 +35,8 @@ class NodeConfig:
     notice_file: str = NOTICE_FILE
     uri: str = ""
     endpoint_url: str = ""
+    store_mark: str = ""
+    """Of the store at ``uri``, as the manager knows it (``store.open.mark_of``); "" where it does not."""
     interval: float = 0.0
     """Seconds between checkpoints; 0 for ``auto`` (`interval`)."""
     interruption_rate: float = 0.0

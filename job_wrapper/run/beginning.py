@@ -114,6 +114,11 @@ class Beginning:
         """What each entry of an open run tells of how it is to end."""
         return {} if self.options.requeue or not self.identity.in_slurm else {ON_INTERRUPTION: FAIL}
 
+    @property
+    def _mark(self) -> str:
+        """Of the cluster's own store, where this is it."""
+        return self.node.store_mark if self.options.uri == self.node.uri else ""
+
     # Before the program starts
 
     def begin(self) -> None:
@@ -124,7 +129,7 @@ class Beginning:
         self._check_roots()
         back = self.identity.restart_count > 0
         self._store = self._patiently(
-            lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back)
+            lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, used=back, mark=self._mark)
         )
         require_own(self.store, self.run, self.identity.name_id if self.identity.in_slurm else "")
         self._claim = self._make_claim()

@@ -51,7 +51,9 @@ class Follower(Attempt):
         only rank 0 of this launch is heard.
         """
         self._check_roots()
-        self._store = self._patiently(lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url))
+        self._store = self._patiently(
+            lambda: open_store(self.options.uri, endpoint_url=self.options.endpoint_url, prove=False, mark=self._mark)
+        )
         log = RunLog(self.store, self.run, clock=self.clock)
         wait = CLAIM_WAIT + max(480.0, self.options.patience)
         until = self.steady() + wait

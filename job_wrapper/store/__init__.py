@@ -90,7 +90,7 @@ _WHERE = {
         "CommitRef", "Entry", "Item", "ItemKind", "Kind", "Manifest", "ObjectRef", "ObjectStore", "Part", "Segment", "Summary", "Writer",
     ),
     "log": ("RunFinished", "RunLog", "find_runs"),
-    "open": ("open_store",),
+    "open": ("mark_of", "open_store"),
     "paths": ("job_pointer", "run_path"),
     "probe": ("StoreReport",),
     "read": ("read_item", "read_item_into", "read_items_into", "read_manifest", "read_part", "verify_checkpoint"),

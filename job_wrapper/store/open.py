@@ -5,7 +5,8 @@ from __future__ import annotations
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused
+from job_wrapper.errors import StoreError, StoreRefused
+from job_wrapper.store.checksum import checksum
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.paths import PROOF_KEY
 from job_wrapper.store.posix import PosixStore
@@ -23,7 +24,13 @@ _UNPROVABLE = "it has no way to create an object only if it is not there yet, wh
 
 
 def open_store(
-    uri: str, *, endpoint_url: str = "", prove: bool = True, create: bool | None = None, used: bool = False
+    uri: str,
+    *,
+    endpoint_url: str = "",
+    prove: bool = True,
+    create: bool | None = None,
+    used: bool = False,
+    mark: str = "",
 ) -> ObjectStore:
     """The store at ``uri``: ``file:///absolute/path``, an absolute path, ``s3://bucket/prefix``, ``gs://bucket/prefix``, ``az://container/prefix``.
 
@@ -31,26 +38,39 @@ def open_store(
     proves that the store is safe for the run's log (see ``probe``), and leaves ``.spotburst/store.json`` there as a mark, so that later
     uses cost one read. A missing folder is created only then, or with ``create``: for whoever joins a store that is in use it would be a
     file system that went away. ``used`` says that the caller has used this store before (a job that comes back): a folder without the mark
-    is then the bare mount point of a file system that is not there, where the work would begin from nothing, and ``StoreError``. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
+    is then the bare mount point of a file system that is not there, where the work would begin from nothing, and ``StoreError``. So is one
+    whose mark is not ``mark`` (``mark_of``), where the caller knows it. Raises ``StoreRefused`` for what can't be used, ``StoreError`` for what can't be reached now.
     """
-    store = _backend(uri, endpoint_url, prove and not used if create is None else create)
-    if used and isinstance(store, PosixStore):
-        _require_mark(store)
+    store = _backend(uri, endpoint_url, prove and not (used or mark) if create is None else create)
+    if isinstance(store, PosixStore) and (used or mark):
+        _require_mark(store, mark)
     if prove:
         from job_wrapper.store.probe import ensure_proved
 
         ensure_proved(store)
+        if isinstance(store, PosixStore):
+            store.folder.learn()
     return store
 
 
-def _require_mark(store: PosixStore) -> None:
-    try:
-        store.get(PROOF_KEY)
-    except ObjectMissing:
+def mark_of(store: ObjectStore) -> str:
+    """What tells this folder from any other that is found in its place; "" where it has no mark, and for buckets, which are never another's."""
+    return checksum(store.folder.mark.encode()) if isinstance(store, PosixStore) and store.folder.mark else ""
+
+
+def _require_mark(store: PosixStore, mark: str) -> None:
+    """Raises ``StoreError`` where there is none, or not that one."""
+    found = mark_of(store)
+    if not found:
         raise StoreError(
-            f"{store.uri}: nobody has used this folder for checkpoints yet ({PROOF_KEY} is missing), but this job has run before. "
+            f"{store.uri}: nobody has used this folder for checkpoints yet ({PROOF_KEY} is missing), but it was in use before. "
             "Is its file system mounted on this node? If it is, mark the folder: spotburst store check " + store.uri
-        ) from None
+        )
+    if mark and found != mark:
+        raise StoreError(
+            f"{store.uri}: another folder than the cluster's ({PROOF_KEY} is not the one that this node was told of when it booted). "
+            "Is its file system mounted on this node? If the folder was begun anew, nodes that were booted before have to boot again"
+        )
 
 
 def scheme_of(uri: str) -> str:

@@ -25,6 +25,7 @@ from job_wrapper.store.mapping import map_file, read_pages
 from job_wrapper.store.paths import MAX_KEY, check_key
 from job_wrapper.store.posix_errors import translated
 from job_wrapper.store.regular import open_regular
+from job_wrapper.store.same import SameFolder, gone
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 MARK = "~"
@@ -36,6 +37,7 @@ class PosixStore:
     def __init__(self, root: Path, uri: str) -> None:
         self.uri = uri
         self._root = str(root)
+        self.folder = SameFolder(self._root)
 
     def _path(self, key: str) -> str:
         return f"{self._root}/{check_key(key, self.uri)}"
@@ -84,12 +86,12 @@ class PosixStore:
         raise AssertionError
 
     def is_there(self) -> bool:
-        """Whether the store's folder is: where it is not, its file system went away."""
-        return os.path.isdir(self._root)
+        """Whether the store's folder is, and is still the same one: else its file system went away."""
+        return self.folder.stands()
 
     def _make_directory(self, path: str) -> None:
         if not self.is_there():
-            raise StoreError(f"{self._root}: is not there any more: was its file system unmounted?")
+            raise gone(self._root)
         missing = []
         while len(path) > len(self._root) and not os.path.isdir(path):
             missing.append(path)
@@ -141,7 +143,7 @@ class PosixStore:
         """An object that is not there, or a whole file system that is not: only the first says something about the object."""
         if error.errno == errno.ENOENT and self.is_there():
             return ObjectMissing(f"{path}: not there")
-        return translated(error, path)
+        return gone(self._root) if error.errno == errno.ENOENT else translated(error, path)
 
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""
@@ -224,7 +226,7 @@ class PosixStore:
         except (FileNotFoundError, NotADirectoryError) as error:
             if not self.is_there():
                 # All of it is away: to show nothing would be to say that there is nothing.
-                raise translated(error, path) from error
+                raise gone(self._root) from error
             return []
         except OSError as error:
             raise translated(error, path) from error

@@ -52,11 +52,8 @@ class StoreReport:
 
 def ensure_proved(store: ObjectStore) -> None:
     """Prove ``store`` unless it carries the mark of an earlier proof. Raises ``StoreRefused`` or ``StoreError``."""
-    try:
-        unseal(store.get(PROOF_KEY), "proof", f"{store.uri}/{PROOF_KEY}")
+    if _is_marked(store):
         return
-    except (ObjectMissing, Damaged):
-        pass
     for proof in prove(store):
         if not proof.kept:
             raise refusal(store, proof)
@@ -64,8 +61,18 @@ def ensure_proved(store: ObjectStore) -> None:
 
 
 def mark(store: ObjectStore) -> None:
-    """Say in the store itself that it was proved."""
-    store.put(PROOF_KEY, seal("proof", {"time": time.time(), "racers": RACERS, "rounds": ROUNDS}))
+    """Say in the store itself that it was proved. A mark that is there stays: by it a folder is known to be the same one (``same``)."""
+    proof = seal("proof", {"time": time.time(), "racers": RACERS, "rounds": ROUNDS})
+    if store.put_if_absent(PROOF_KEY, proof) is Put.EXISTS and not _is_marked(store):
+        store.put(PROOF_KEY, proof)
+
+
+def _is_marked(store: ObjectStore) -> bool:
+    try:
+        unseal(store.get(PROOF_KEY), "proof", f"{store.uri}/{PROOF_KEY}")
+    except (ObjectMissing, Damaged):
+        return False
+    return True
 
 
 def refusal(store: ObjectStore, proof: Proof) -> StoreRefused:

@@ -52,7 +52,7 @@ def look(path: Path | None, role: Role | None = None, *, clouds: bool = True) ->
     if role is Role.NODE or (role is None and node.node):
         yield from look_node(node)
         if node.uri:
-            yield from look_store(node.uri, node.endpoint_url, joins=True)
+            yield from look_store(node.uri, node.endpoint_url, joins=True, mark=node.store_mark)
         return
     try:
         place = path or find_config()

@@ -33,6 +33,8 @@ class Launcher:
         self._jobs = NOBODY
         self.enough: Callable[[], bool] = lambda: False
         """Whether a pass has taken so long that no further offering is asked in it."""
+        self.store_mark: Callable[[], str] = str
+        """Of the checkpoint store (``Stores.mark``)."""
         self._configs: dict[tuple[str, str], Mapping[str, Any]] = {}
 
     def launch(
@@ -109,7 +111,7 @@ class Launcher:
         key = action.nodeset, offering_id
         if key not in self._configs:
             self._configs[key] = self.node_config(action.nodeset, action.node, offering_id)
-        return {**self._configs[key], "node": action.node}
+        return {**self._configs[key], "node": action.node, "store_mark": self.store_mark()}
 
     def _ask(self, provider: str, requests: list[LaunchRequest]) -> Sequence[Launched | Refused | None]:
         """One answer a request; None where it is unknown, so that the same launch id is asked again later."""

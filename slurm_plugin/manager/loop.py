@@ -7,7 +7,6 @@ import time
 from collections.abc import Mapping
 from typing import TYPE_CHECKING, Any
 
-from job_wrapper.store.io_types import ObjectStore
 from slurm_plugin import render
 from slurm_plugin.actions import Action, ForgetJob, RememberJob
 from slurm_plugin.config import Config
@@ -30,6 +29,7 @@ from slurm_plugin.manager.say import Once, log, whereabouts
 from slurm_plugin.manager.service import Service
 from slurm_plugin.manager.sound import Soundness
 from slurm_plugin.manager.status import status_line
+from slurm_plugin.manager.stores import Stores
 from slurm_plugin.manager.sweeper import Sweeper
 from slurm_plugin.manager.turn import Post
 from slurm_plugin.manager.wake import Waker
@@ -86,7 +86,8 @@ class Loop:
         once = Once()
         reach = Reach(max(0.2, config.manager.silent_prepare / 4), wake=waker.nudge)
         booting = Booting(client, Reach(LOOK_EVERY), once)
-        runs = RunReader(config.cluster, lambda: _store(config), once, wake=waker.nudge)
+        stores = Stores(config)
+        runs = RunReader(config.cluster, stores.open, once, wake=waker.nudge)
         hearing = Hearing(lanes, ledger, config.state_dir, once, wake=waker.nudge)
         table = load_prices(config.prices) if config.prices else None
         observer = Observer(
@@ -113,13 +114,23 @@ class Loop:
             )
         gone = Gone(config.state_dir / "gone_jobs.json")
         keep, jobs = config.checkpoints.keep_ended, CliClient(config.slurm.bin_dir, config.slurm.conf).jobs
-        sweeper = Sweeper(config.cluster, lambda: _store(config), keep, once, gone=gone, jobs=jobs)
+        sweeper = Sweeper(config.cluster, stores.open, keep, once, gone=gone, jobs=jobs)
         pricing = Pricing(tuple(policy.offerings.values()), lanes, ledger, once)
         describing = Describing(tuple(policy.offerings.values()), lanes, ledger, once)
         patience = Patience()
-        launcher.enough = patience.over
+        launcher.enough, launcher.store_mark = patience.over, lambda: stores.mark
         applier = Applier(patient(client, patience), ledger, launcher, once)
-        parts = (reach, runs, sweeper, pricing, describing, hearing, post, _monitor(config, ledger, once), booting)
+        parts = (
+            reach,
+            runs,
+            sweeper,
+            pricing,
+            describing,
+            hearing,
+            post,
+            _monitor(config, ledger, stores, once),
+            booting,
+        )
         loop = cls(config, observer, applier, waker, ledger, *parts)
         loop.service, loop.patience = service or loop.service, patience
         return loop
@@ -223,18 +234,12 @@ def in_transition(view: View, actions: tuple[Action, ...]) -> bool:
     return any(waits_for_begin_time(view, job) for job in view.jobs or ())
 
 
-def _store(config: Config) -> ObjectStore:
-    from job_wrapper.store import open_store
-
-    return open_store(config.checkpoints.uri, endpoint_url=config.checkpoints.endpoint_url or "", create=False)
-
-
-def _monitor(config: Config, ledger: Ledger, once: Once) -> Monitor | None:
+def _monitor(config: Config, ledger: Ledger, stores: Stores, once: Once) -> Monitor | None:
     if config.monitoring.port is None:
         return None
     from slurm_plugin.manager.monitor import Monitor
 
-    return Monitor(config, ledger, lambda: _store(config), once)
+    return Monitor(config, ledger, stores.open, once)
 
 
 def _node_config(config: Config, rates: Rates, nodeset: str, node: str, offering_id: str) -> Mapping[str, Any]:

@@ -1,0 +1,59 @@
+"""Whether a folder is still the one that it was.
+
+A file system that goes away leaves its bare mount point, or another file system comes to lie over it. To whoever looks then, no run has
+ever been there: work would begin from nothing, and be saved where nobody finds it.
+"""
+
+from __future__ import annotations
+
+import os
+import stat
+from pathlib import Path
+
+from job_wrapper.errors import StoreError
+from job_wrapper.store.paths import PROOF_KEY
+
+
+def gone(root: str) -> StoreError:
+    """The error where it does not stand any more."""
+    return StoreError(
+        f"{root}: is not there any more, or is another folder than before: was its file system unmounted?"
+    )
+
+
+class SameFolder:
+    """Knows the folder by its device and number, and, since both may be others once it was mounted anew, by what its mark says."""
+
+    def __init__(self, root: str) -> None:
+        self._root = root
+        self._seen = self._standing()
+        self.mark = self._read()
+
+    def learn(self) -> None:
+        """The folder as it is now is the one. Whoever has just marked it calls this."""
+        self._seen, self.mark = self._standing(), self._read()
+
+    def stands(self) -> bool:
+        """False where it is away or another one."""
+        now = self._standing()
+        if now is None:
+            return False
+        if now != self._seen:
+            if not self.mark or self._read() != self.mark:
+                return False
+            self._seen = now
+        return True
+
+    def _standing(self) -> tuple[int, int] | None:
+        try:
+            found = os.stat(self._root)  # noqa: PTH116
+        except OSError:
+            return None
+        return (found.st_dev, found.st_ino) if stat.S_ISDIR(found.st_mode) else None
+
+    def _read(self) -> str:
+        """What the mark says; "" where there is none, or where it can't be read."""
+        try:
+            return (Path(self._root) / PROOF_KEY).read_text(encoding="utf-8", errors="replace")
+        except OSError:
+            return ""

@@ -1,0 +1,61 @@
+"""The checkpoint store as the manager's threads open it: once it is known by its mark, no other folder in its place is taken for it."""
+
+from __future__ import annotations
+
+import json
+import os
+import threading
+from pathlib import Path
+
+from job_wrapper.store.io_types import ObjectStore
+from slurm_plugin.config import Config
+from slurm_plugin.manager.say import log
+
+
+class Stores:
+    """``open`` may be called from any thread. What is known is kept in the state directory, since a file system may be missing at a start."""
+
+    def __init__(self, config: Config) -> None:
+        self._uri, self._endpoint_url = config.checkpoints.uri, config.checkpoints.endpoint_url or ""
+        self._note = config.state_dir / "store.json"
+        self._lock = threading.Lock()
+        self._mark = _known(self._note, self._uri)
+
+    @property
+    def mark(self) -> str:
+        """Of the store (``mark_of``), for the nodes: they take no other either. "" where it has not been seen, and for a bucket."""
+        return self._mark
+
+    def open(self) -> ObjectStore:
+        """Raises the store's errors, also where its folder was in use and bears no mark now."""
+        from job_wrapper.store import mark_of, open_store
+
+        store = open_store(self._uri, endpoint_url=self._endpoint_url, create=False, used=bool(self._mark))
+        with self._lock:
+            if (found := mark_of(store)) != self._mark:
+                if self._mark:
+                    log.warning(
+                        "the checkpoint store was begun anew; nodes that run refuse it until they are booted again",
+                        uri=self._uri,
+                    )
+                self._mark = found
+                _note(self._note, self._uri, found)
+        return store
+
+
+def _known(note: Path, uri: str) -> str:
+    try:
+        known = json.loads(note.read_text(encoding="utf-8"))
+        return str(known["mark"]) if known["uri"] == uri else ""
+    except (OSError, ValueError, TypeError, KeyError):
+        return ""
+
+
+def _note(note: Path, uri: str, mark: str) -> None:
+    draft = note.with_name(f".{note.name}.{os.getpid()}")
+    try:
+        note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
+        draft.write_text(json.dumps({"uri": uri, "mark": mark}), encoding="utf-8")
+        draft.replace(note)
+    except OSError as error:
+        log.warning("the checkpoint store's mark can't be noted", file=str(note), error=str(error))

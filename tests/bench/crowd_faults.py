@@ -1,0 +1,286 @@
+"""The faults of ``bench_crowd``: what the cloud, the network, the daemons, administrators and users do to many jobs at once."""
+
+from __future__ import annotations
+
+import contextlib
+import os
+import random
+import signal
+import time
+from collections import defaultdict
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from job_wrapper.errors import StoreError
+from job_wrapper.store.io_types import Entry, Kind
+from slurm_plugin.cloud.local.cloud import LocalCloud
+from slurm_plugin.cloud.provider import Instance, InstanceState
+from slurm_plugin.errors import LocalCloudError
+from slurm_plugin.local_cluster.cluster import LocalCluster
+from tests.cluster.counting import Handle, Stage
+
+
+@dataclass
+class Crowd:
+    """The jobs under fire. One thread uses it."""
+
+    stage: Stage
+    jobs: list[Handle]
+    chance: random.Random
+    seen: dict[str, dict[int, Entry]] = field(default_factory=lambda: defaultdict(dict))
+    """By job, every entry that its log has ever shown, by number."""
+    due: dict[str, tuple[float, Callable[[], object]]] = field(default_factory=dict)
+    """When what is to be undone (Unix seconds), and how."""
+
+    @property
+    def cluster(self) -> LocalCluster:
+        return self.stage.cluster
+
+    @property
+    def clouds(self) -> list[str]:
+        """The providers' names."""
+        return list(self.cluster.config.providers)
+
+    def undo(self, what: str) -> None:
+        """Now; nothing if there is nothing to undo."""
+        _, act = self.due.pop(what, (0.0, None))
+        if act is not None:
+            act()
+
+    def undo_all(self) -> None:
+        """Of the daemons first: the other acts need them."""
+        for what in sorted(self.due, key=lambda name: name not in ("slurmctld", "manager")):
+            self.undo(what)
+
+    def later(self, what: str, seconds: float, act: Callable[[], object]) -> None:
+        self.due[what] = (time.time() + seconds, act)
+
+    def look(self) -> None:
+        """Undo what is due; read what the logs have got."""
+        for what in [name for name, (when, _) in self.due.items() if when <= time.time()]:
+            if what in ("slurmctld", "manager", "store") or "slurmctld" not in self.due:
+                self.undo(what)
+        for job in self.jobs:
+            with contextlib.suppress(StoreError):
+                self.seen[job.id].update({entry.seq: entry for entry in job.entries()})
+
+    def rest(self, seconds: float) -> None:
+        """Look on for that long."""
+        until = time.monotonic() + seconds
+        while time.monotonic() < until:
+            self.look()
+            time.sleep(0.2)
+
+    def until_all_commit(self, patience: float, since: float = 0.0) -> None:
+        """Until each job has committed after that moment (Unix seconds). Raises ``TimeoutError`` that names those that have not."""
+        until = time.monotonic() + patience
+        while True:
+            self.look()
+            self.release_held()
+            late = [
+                job
+                for job in self.jobs
+                if not any(e.kind is Kind.COMMIT and e.time > since for e in self.seen[job.id].values())
+            ]
+            if not late:
+                return
+            if time.monotonic() > until:
+                said = "\n".join(job.summary() for job in late)
+                raise TimeoutError(f"stuck for {patience:g} s:\n{said}\n{self.cluster.diagnostics()}")
+            time.sleep(0.5)
+
+    def release_held(self) -> None:
+        """Those that are held though it was undone: it was too early, or slurmctld has lost it, which saves what it is told some seconds later."""
+        held = [f"hold {job.id}" for job in self.jobs] + [f"suspend {job.id}" for job in self.jobs]
+        if "slurmctld" in self.due or any(name in self.due for name in held):
+            return
+        for job in self.stage.jobs():
+            if job.name_id in {known.id for known in self.jobs} and job.has("PENDING") and job.priority == 0:
+                self.cluster.run("spotburst", "resume", job.name_id, check=False)
+
+    def machines(self) -> list[tuple[LocalCloud, Instance]]:
+        """Those that run, whatever their node is doing."""
+        return [
+            (cloud, instance)
+            for cloud in (self.cluster.cloud(name) for name in self.clouds)
+            for instance in cloud.instances()
+            if instance.state is InstanceState.RUNNING
+        ]
+
+    def machine(self) -> tuple[LocalCloud, Instance]:
+        """One of them. Raises ``LocalCloudError`` where none runs."""
+        if not (found := self.machines()):
+            raise LocalCloudError("no machine runs")
+        return self.chance.choice(found)
+
+    def asked(self, *command: str) -> str:
+        """A command of a person, who reads what comes back; slurmctld is there for it."""
+        self.undo("slurmctld")
+        return " ".join(self.cluster.run(*command, check=False).split())[:120]
+
+
+def notice(here: Crowd) -> str:
+    """The cloud takes up to three machines back at the same moment."""
+    found = here.machines()
+    chosen = here.chance.sample(found, min(len(found), here.chance.choice((1, 1, 3))))
+    seconds = here.chance.choice((3, 15, 30))
+    for cloud, instance in chosen:
+        cloud.reclaim(instance.instance_id, seconds)
+    return f"notice of {seconds} s to {', '.join(i.node for _, i in chosen)}"
+
+
+def withdrawn(here: Crowd) -> str:
+    """A notice, and some seconds later the cloud's word that the machine stays."""
+    cloud, instance = here.machine()
+    cloud.reclaim(instance.instance_id, 60)
+    seconds = 5 * here.chance.random()
+
+    def withdraw() -> None:
+        with contextlib.suppress(LocalCloudError):
+            cloud.withdraw(instance.instance_id)
+
+    here.later(f"notice to {instance.instance_id}", seconds, withdraw)
+    return f"notice to {instance.node}, withdrawn after {seconds:.1f} s"
+
+
+def loss(here: Crowd) -> str:
+    """A machine is gone without a word."""
+    cloud, instance = here.machine()
+    cloud.vanish(instance.instance_id)
+    return f"{instance.node} lost without notice"
+
+
+def cut(here: Crowd) -> str:
+    """A node is off the network, for ever or for a while."""
+    cloud, instance = here.machine()
+    cloud.cut(instance.instance_id)
+    seconds = here.chance.choice((3, 15, 600))
+
+    def heal() -> None:
+        with contextlib.suppress(LocalCloudError):
+            cloud.heal(instance.instance_id)
+
+    if seconds < 600:
+        here.later(f"cut {instance.instance_id}", seconds, heal)
+    return f"{instance.node} cut off the network for {seconds} s"
+
+
+def preemption(here: Crowd) -> str:
+    """Jobs of higher priority take one to three nodes, whatever these are doing."""
+    nodes = [n.name for n in here.stage.client.nodes()] if "slurmctld" not in here.due else []
+    running = [i.node for _, i in here.machines()]
+    chosen = here.chance.sample(sorted({*running, *nodes[:4]}), here.chance.choice((1, 1, 3)))
+    for node in chosen:
+        here.asked(
+            "sbatch",
+            "--partition=urgent",
+            f"--nodelist={node}",
+            "--job-name=urgent",
+            "--output=/dev/null",
+            "--wrap=sleep 1",
+        )
+    return f"preempted on {', '.join(chosen)}"
+
+
+def manager(here: Crowd) -> str:
+    """The manager is killed, and started again later."""
+    here.undo("manager")
+    here.cluster.kill_manager()
+    seconds = 6 * here.chance.random()
+    here.later("manager", seconds, here.cluster.start_manager)
+    return f"manager killed, away for {seconds:.1f} s"
+
+
+def slurmctld(here: Crowd) -> str:
+    """slurmctld ends, in order or not, and is started again later."""
+    here.undo("slurmctld")
+    number = here.chance.choice((signal.SIGTERM, signal.SIGKILL))
+    here.cluster.kill_slurmctld(number)
+    seconds = 4 * here.chance.random()
+    here.later("slurmctld", seconds, here.cluster.start_slurmctld)
+    return f"slurmctld ended by {number.name}, away for {seconds:.1f} s"
+
+
+def store(here: Crowd) -> str:
+    """Whatever is asked of the store fails: its folder is not where it was."""
+    here.undo("store")
+    folder = here.cluster.root / "checkpoints"
+    away = folder.with_name("away")
+    folder.rename(away)
+    seconds = 1 + 7 * here.chance.random()
+    here.later("store", seconds, lambda: away.rename(folder))
+    return f"store fails for {seconds:.1f} s"
+
+
+def requeue(here: Crowd) -> str:
+    """An administrator's ``scontrol requeue``."""
+    job = here.chance.choice(here.jobs)
+    return f"scontrol requeue {job.id}: {here.asked('scontrol', 'requeue', job.id) or 'done'}"
+
+
+def hold(here: Crowd) -> str:
+    """``scontrol requeuehold``, and release some seconds later."""
+    job = here.chance.choice(here.jobs)
+    seconds = 10 * here.chance.random()
+    said = here.asked("scontrol", "requeuehold", job.id)
+    here.later(f"hold {job.id}", seconds, lambda: here.cluster.run("scontrol", "release", job.id, check=False))
+    return f"scontrol requeuehold {job.id} for {seconds:.1f} s: {said or 'done'}"
+
+
+def suspend(here: Crowd) -> str:
+    """``spotburst suspend``, and ``resume`` some seconds later."""
+    job = here.chance.choice(here.jobs)
+    seconds = 10 * here.chance.random()
+    said = here.asked("spotburst", "suspend", job.id)
+    here.later(f"suspend {job.id}", seconds, lambda: here.cluster.run("spotburst", "resume", job.id, check=False))
+    return f"spotburst suspend {job.id} for {seconds:.1f} s: {said}"
+
+
+def drain(here: Crowd) -> str:
+    """An administrator drains a node, and some seconds later gives it back."""
+    _, instance = here.machine()
+    node = f"nodename={instance.node}"
+    seconds = 15 * here.chance.random()
+    said = here.asked("scontrol", "update", node, "state=drain", "reason=looked at")
+
+    def undrain() -> None:
+        # Where it was set down or powered down meanwhile, spotburst has taken the drain as its own or Slurm has ended it.
+        here.cluster.run("scontrol", "update", node, "state=undrain", check=False)
+
+    here.later(f"drain {instance.node}", seconds, undrain)
+    return f"{instance.node} drained by hand for {seconds:.1f} s: {said or 'done'}"
+
+
+def power_down(here: Crowd) -> str:
+    """An administrator's ``power_down_force``."""
+    _, instance = here.machine()
+    said = here.asked("scontrol", "update", f"nodename={instance.node}", "state=power_down_force")
+    return f"power_down_force of {instance.node}: {said or 'done'}"
+
+
+def wrapper(here: Crowd) -> str:
+    """``kill -9`` of a wrapper."""
+    mine = f"SLURM_CONF={here.cluster.slurm_conf}".encode()
+    found: list[tuple[int, str]] = []
+    for folder in Path("/proc").iterdir():
+        if folder.name.isdigit():
+            with contextlib.suppress(OSError):
+                command = (folder / "cmdline").read_bytes().split(b"\0")
+                if b"run" in command and any(c.endswith(b"/spotburst") for c in command[:3]):
+                    environment = (folder / "environ").read_bytes().split(b"\0")
+                    job = next((e for e in environment if e.startswith(b"SLURM_JOB_ID=")), b"?").decode()
+                    if mine in environment:
+                        found.append((int(folder.name), job))
+    if not found:
+        return "no wrapper runs"
+    pid, job = here.chance.choice(sorted(found))
+    with contextlib.suppress(ProcessLookupError):
+        os.kill(pid, signal.SIGKILL)
+    return f"a wrapper killed: {job}"
+
+
+FAULTS: dict[str, Callable[[Crowd], str]] = {
+    f.__name__: f
+    for f in (notice, withdrawn, loss, cut, preemption, manager, slurmctld, store, requeue, hold, suspend, drain, power_down, wrapper)
+}  # fmt: skip
