@@ -237,23 +237,32 @@ class Checkpointer(Restorable):
 
     def _save(self, committer: Committer, request: Request | None) -> None:
         self._asked = False
-        urgent = request is not None and request.urgent
-        save = self._begin(committer, request, waited=urgent)
-        if urgent or save.live:
-            self._wait_for(committer, save)
+        self._made(committer, request, waited=request is not None and request.urgent)
 
     def _save_last(self, committer: Committer, request: Request | None) -> None:
         """The final state: a store that is away is waited for."""
         waiting = outage.Waiting(committer)
         while True:
-            save = self._begin(committer, request, waited=True)
-            self._wait_for(committer, save)
+            save = self._made(committer, request, waited=True)
             if save.error is None or not outage.waited_out(committer, save.error):
                 return
             waiting.pause(save.error)
             if committer.stopped:
                 self._leave(committer)
             request = committer.take()
+
+    def _made(self, committer: Committer, request: Request | None, *, waited: bool) -> Save:
+        """Begun, and waited for where somebody waits or where the program's own memory is read."""
+        try:
+            save = self._begin(committer, request, waited=waited)
+            if waited or save.live:
+                self._wait_for(committer, save)
+        except BaseException:
+            # Ctrl-C comes at any line. A program that catches it goes on, and changes what a save that is not waited for would read.
+            if (saving := self._saving) is not None and saving.live:
+                saving.give_up()
+            raise
+        return save
 
     def _begin(self, committer: Committer, request: Request | None, *, waited: bool) -> Save:
         """Stage and start: the only time that training stops. What is waited for anyway needs no staging."""

@@ -126,10 +126,12 @@ def _wait_for_change(
     known = request.query.get("last_etag", reply.headers.get("ETag"))
     until = time.monotonic() + _seconds(request.query.get("timeout_sec", ""))
     with control.changed:
-        while reply.headers.get("ETag") == known and (left := until - time.monotonic()) > 0:
-            control.changed.wait(left)
+        while True:
+            # Anew, also before the first wait: it may have changed before this thread could hear of a change.
             reply = speak(request, machine, control.values, time.time())
-    return reply
+            if reply.headers.get("ETag") != known or (left := until - time.monotonic()) <= 0:
+                return reply
+            control.changed.wait(left)
 
 
 def _seconds(text: str) -> float:
