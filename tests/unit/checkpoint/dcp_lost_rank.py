@@ -22,7 +22,7 @@ from job_wrapper.checkpoint.dcp import DistributedRun
 def main() -> None:
     folder, rank = Path(sys.argv[1]), int(sys.argv[2])
     dist.init_process_group(
-        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=60)
+        "gloo", init_method=f"file://{folder}/meet", rank=rank, world_size=2, timeout=timedelta(seconds=200)
     )
     mesh = dist.device_mesh.init_device_mesh("cpu", (2,))
     state: dict[str, Any] = {"x": distribute_tensor(torch.arange(8.0), mesh, [Shard(0)])}

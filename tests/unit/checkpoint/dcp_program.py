@@ -1,4 +1,4 @@
-"""One of two ranks that train a sharded model, stop, resume, and change their number: `python dcp_program.py FOLDER RANK PORT`.
+"""One of two ranks that train a sharded model, stop, resume, and change their number: `python dcp_program.py FOLDER RANK`.
 
 What happened is written to FOLDER/result by rank 0, as a dict of outcomes.
 """
@@ -225,7 +225,12 @@ def main() -> None:
     meet(3, 2)
     result["two loaded"], _ = change_ranks(folder / "ranks", save=False)
     result["sharded of two again"] = sharded.train(folder / "reshard", whole=whole)
-    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": sys.argv[3]}
+    # As torchrun has it: the store is there, on a port of its own choice, before the ranks meet.
+    hub = dist.TCPStore("127.0.0.1", 0, is_master=True, wait_for_workers=False) if rank == 0 else None
+    port = [hub.port if hub else 0]
+    dist.broadcast_object_list(port)
+    os.environ |= {"RANK": str(rank), "WORLD_SIZE": "2", "MASTER_ADDR": "127.0.0.1", "MASTER_PORT": str(port[0])}
+    os.environ["TORCHELASTIC_USE_AGENT_STORE"] = "True"
     dist.destroy_process_group()
     sys.argv[1:] = ["--steps", "20", "--out", str(folder / "example.pt")]
     runpy.run_path(str(Path(__file__).parents[3] / "examples" / "train_fsdp.py"), run_name="__main__")

@@ -1,6 +1,6 @@
 """The training run of `training` as a program of its own: `python program.py STORE RESULT [what happens]`.
 
-``hang:PHASE``: at the second save, say "hanging" and hang just before that phase's write. ``slow``: a step takes a while.
+``hang:PHASE``: at the second save, say "hanging" and hang just before that phase's write. ``await:STEP``: in that step, wait for a request.
 Without a store it runs under the wrapper, or undisturbed.
 """
 
@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Any
 
 from job_wrapper.checkpoint import DirectCommitter
+from job_wrapper.client import shared
 from tests.unit.checkpoint.training import Attempt, open_run, train
 
 SAVES = (4, 9)
@@ -56,6 +57,16 @@ class Hanging:
         return result
 
 
+def wait_for_request(committer: DirectCommitter | None) -> None:
+    """Until a checkpoint is asked for; a minute at most."""
+    connection = shared()
+    end = time.monotonic() + 60
+    while time.monotonic() < end:
+        if committer.request() if committer is not None else connection is not None and connection.request:
+            return
+        time.sleep(0.01)
+
+
 def main() -> None:
     store, result, what = sys.argv[1], Path(sys.argv[2]), [*sys.argv[3:], ""][0]
     committer: DirectCommitter | None = open_run(Path(store)) if store != "-" else None
@@ -66,8 +77,8 @@ def main() -> None:
 
     def before_step(step: int, committer: DirectCommitter | None) -> None:
         print(f"step {step}", flush=True)
-        if what == "slow":
-            time.sleep(0.1)
+        if what == f"await:{step}":
+            wait_for_request(committer)
         if phase and step in SAVES and committer is not None:
             committer.ask(urgent=True)
 

@@ -63,7 +63,7 @@ def run() -> Iterator[Run]:
 
         yield attempts
         server.stdin.close()
-    end = time.monotonic() + 20
+    end = time.monotonic() + 60
     while left := of_session(server.pid):
         assert time.monotonic() < end, f"processes are left: {left}"
         time.sleep(0.02)

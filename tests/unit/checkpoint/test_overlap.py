@@ -90,18 +90,18 @@ def test_training_goes_on_and_the_optimizer_waits(committer: Recorder, held: Hel
         program.average.update_parameters(
             nn.Sequential(nn.Linear(WIDTH, WIDTH), nn.BatchNorm1d(WIDTH), program.model[2])
         )
-        stepped = threading.Thread(target=program.optimizer.step)
-        stepped.start()
         child = os.fork()
         if child == 0:
             program.optimizer.zero_grad()
             program.optimizer.step()  # where nobody copies
             os._exit(7)
         assert os.waitstatus_to_exitcode(os.waitpid(child, 0)[1]) == 7
+        stepped = threading.Thread(target=program.optimizer.step)
+        stepped.start()
         stepped.join(0.2)
         assert stepped.is_alive() and torch.equal(program.model[0].weight, before[0]["0.weight"])
         held.open.set()
-        stepped.join(30)
+        stepped.join(120)
         settled(checkpoint)
         assert committer.commits == [(1, 1)]
         assert_equal(saved(committer, 1), before)

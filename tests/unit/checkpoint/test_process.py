@@ -95,7 +95,7 @@ def test_killed_in_the_middle_of_a_save(room: Room, undisturbed: Attempt, phase:
 def test_a_signal_without_the_wrapper_saves_the_last_step_and_ends(
     room: Room, undisturbed: Attempt, number: int
 ) -> None:
-    first = room.program("slow")
+    first = room.program("await:5")
     read_until(first, "step 5")
     first.send_signal(number)
     output, _ = first.communicate()
@@ -107,9 +107,9 @@ def test_a_signal_without_the_wrapper_saves_the_last_step_and_ends(
 
 def test_under_the_wrapper_stopped_twice_and_the_newest_checkpoint_damaged(room: Room, undisturbed: Attempt) -> None:
     outputs = []
-    for line in ("step 3", "step 10"):
-        process = room.wrapped("slow")
-        read_until(process, line)
+    for step in (3, 10):
+        process = room.wrapped(f"await:{step}")
+        read_until(process, f"step {step}")
         process.send_signal(signal.SIGTERM)
         outputs.append(process.communicate()[0])
         assert process.returncode == 128 + signal.SIGTERM, outputs
@@ -166,15 +166,17 @@ def test_helpers_of_the_program_can_still_be_ended(room: Room) -> None:
     code, output = run(
         room,
         """
-        import multiprocessing, signal, time
+        import multiprocessing, signal
         from job_wrapper.checkpoint import Checkpointer
         with Checkpointer(x=[1]):
             for context in map(multiprocessing.get_context, ("fork", "forkserver")):
-                helper = context.Process(target=time.sleep, args=(60,))
+                begun = context.Event()
+                work = "import time; begun.set(); time.sleep(120)"
+                helper = context.Process(target=exec, args=(work, {"begun": begun}))
                 helper.start()
-                time.sleep(0.5)
+                begun.wait(120)  # before that it is not yet ready for signals
                 helper.terminate()
-                helper.join(20)
+                helper.join(60)
                 print(helper.exitcode)
         assert signal.getsignal(signal.SIGTERM) is signal.SIG_DFL
         """,
@@ -205,12 +207,12 @@ def test_a_shielded_loader_worker_outlives_a_signal_to_the_whole_tree(room: Room
         print(len(list(batches)), flush=True)
         batches, worker = started(shield_worker)
         worker.terminate()  # by its own program
-        worker.join(20)
+        worker.join(60)
         print(worker.exitcode, flush=True)
         batches, worker = started(None)
         try:
             signal_from_outside(worker)
-            worker.join(20)
+            worker.join(60)
         except RuntimeError:
             pass  # torch's own handler has noticed
         print(worker.exitcode, flush=True)

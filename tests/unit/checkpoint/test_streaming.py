@@ -5,7 +5,6 @@ from __future__ import annotations
 import os
 import signal
 import threading
-import time
 from pathlib import Path
 
 import pytest
@@ -17,7 +16,7 @@ from job_wrapper.checkpoint import Checkpointer, memory
 from job_wrapper.checkpoint.checkpointer import PART
 from job_wrapper.checkpoint.loading import read_state
 from job_wrapper.checkpoint.memory import NoRoomError, Pages, available
-from job_wrapper.checkpoint.saver import SKELETON
+from job_wrapper.checkpoint.saver import SKELETON, Save
 from tests.unit.checkpoint.test_checkpointer import Gate, Recorder, gated
 from tests.unit.checkpoint.training import assert_equal, open_run
 
@@ -73,15 +72,28 @@ def committer(tmp_path: Path) -> Recorder:
     return Recorder.open(f"file://{tmp_path}", "test")  # type: ignore[return-value]
 
 
-def test_a_save_that_is_interrupted_while_the_program_waits_is_not_committed(committer: Recorder) -> None:
+def test_a_save_that_is_interrupted_while_the_program_waits_is_not_committed(
+    committer: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
     gate: Gate = gated(committer)
     x = torch.zeros(1 << 20)
     checkpoint = Checkpointer(x=x, committer=committer)
     committer.ask(urgent=True)
-    threading.Thread(
-        target=lambda: (gate.reached.wait(120), time.sleep(0.05), os.kill(os.getpid(), signal.SIGINT))
-    ).start()
-    with pytest.raises(KeyboardInterrupt):
+    wait = Save.wait
+
+    def interrupted(save: Save) -> None:
+        waits = save.done.wait
+
+        def interrupt() -> bool:
+            """In ``wait``, and not before it."""
+            threading.Thread(target=lambda: (gate.reached.wait(120), os.kill(os.getpid(), signal.SIGINT))).start()
+            return waits()
+
+        patch.setattr(save.done, "wait", interrupt)
+        wait(save)
+
+    with pytest.raises(KeyboardInterrupt), monkeypatch.context() as patch:
+        patch.setattr(Save, "wait", interrupted)
         checkpoint.step()
     x += 1  # the program goes on: what is being written is no state of it any more
     gate.open.set()

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import signal
 import subprocess
@@ -27,7 +28,7 @@ def start(folder: Path, how: str) -> subprocess.Popen[str]:
         stderr=subprocess.PIPE,
         text=True,
     )
-    until = time.monotonic() + 90
+    until = time.monotonic() + 300
     while not list(folder.glob("began-*")):
         assert process.poll() is None and time.monotonic() < until, process.communicate()
         time.sleep(0.05)
@@ -43,21 +44,22 @@ def tree(pid: int) -> list[int]:
     return [pid, *(each for child in below for each in tree(int(child)))]
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_a_rank_ends_when_torchrun_says_so_because_another_has_failed(tmp_path: Path) -> None:
     process = start(tmp_path, "fail")
     (tmp_path / "now").touch()
-    _, said = process.communicate(timeout=120)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 1, said
     assert "forcefully exiting" not in said, "torchrun has waited in vain and killed it"
 
 
-@pytest.mark.timeout(180)
+@pytest.mark.timeout(900)
 def test_a_signal_to_every_process_of_the_job_is_outlived_by_the_save(tmp_path: Path) -> None:
     process = start(tmp_path, "train")
     for pid in tree(process.pid):
-        os.kill(pid, signal.SIGTERM)
-    _, said = process.communicate(timeout=120)
+        with contextlib.suppress(ProcessLookupError):  # those that were told first may be through
+            os.kill(pid, signal.SIGTERM)
+    _, said = process.communicate(timeout=300)
     assert process.returncode == 128 + signal.SIGTERM, said
     (commit,) = (
         RunLog(open_store(f"file://{tmp_path}/store", prove=False), "local/r/main").entries()[-1].summary.commits
