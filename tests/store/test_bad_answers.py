@@ -39,7 +39,7 @@ from tests.store.checkpoints import RUN, load, save, writer
 from tests.store.conftest import use
 
 pytestmark = pytest.mark.s3
-PATIENCE = Patience(seconds=10, first=0.01, longest=0.1)
+PATIENCE = Patience(seconds=120, first=0.01, longest=0.1)
 
 
 @pytest.fixture(params=["ministack", "azurite", "gcs"])
@@ -136,15 +136,19 @@ def test_a_commit_that_stays_undecided_raises_and_counts_at_most_once(behind: tu
 
 def test_a_server_that_hangs_is_given_up(behind: tuple[str, Lossy], monkeypatch: pytest.MonkeyPatch) -> None:
     uri, proxy = behind
-    monkeypatch.setattr(bucket_clients, "TIMEOUT", "1s")
+    # Who gives up soon is asked only for what hangs, and for what is tried again: a busy machine is slow to answer the rest.
     monkeypatch.setattr(bucket_clients, "ONCE_TIMEOUT", "1s")
     claim = claimed(uri)
     manifest = save(claim, 1, {"w": b"1"}).summary.commits[-1].manifest
+    patient = claim.store
+    monkeypatch.setattr(bucket_clients, "TIMEOUT", "1s")
+    claim.store = open_store(uri, prove=False)
     proxy.choose = lambda method, path: HUNG
     with pytest.raises(StoreError, match=r"the server can't be reached \(timed out\)"):
         save(claim, 2, {"w": b"2"})
     with pytest.raises(StoreError, match="timed out"):
         load(claim.store, manifest)
+    claim.store = patient
     proxy.choose = writes("log", HUNG, last=1)
     save(claim, 3, {"w": b"3"})
     assert steps(claim.store) == [1, 3]
@@ -194,7 +198,7 @@ def test_an_asynchronous_save_of_a_training_that_fails(behind: tuple[str, Lossy]
             committer.ask()
             checkpoint.step()
             with pytest.raises(CheckpointFailed, match="the one before it stands"):
-                for _ in range(3000):
+                for _ in range(12000):
                     time.sleep(0.01)
                     checkpoint.step()
         proxy.choose = kind

@@ -55,6 +55,7 @@ def undisturbed() -> str:
 
 
 @pytest.mark.s3
+@pytest.mark.timeout(900)
 @pytest.mark.parametrize("kind", ["azurite", "gcs"])
 def test_a_training_that_is_killed_goes_on(
     kind: str, room: Room, undisturbed: str, request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch
@@ -63,11 +64,12 @@ def test_a_training_that_is_killed_goes_on(
     use(monkeypatch, {**server.environment, "OMP_NUM_THREADS": "1"})
     room.uri = f"{server.uri}/{os.urandom(6).hex()}"
     run = "c/disturbed/main"
-    first = room.start(PROGRAM, "--run", "disturbed", "--interval", "0.3s", slurm=False, STEP="0.15")
-    room.wait_for(lambda: len(room.commits(run)) >= 2, 60)
+    # So slow that it is far from its end when it has committed twice.
+    first = room.start(PROGRAM, "--run", "disturbed", "--interval", "0.3s", slurm=False, STEP="2")
+    room.wait_for(lambda: len(room.commits(run)) >= 2, 180)
     first.send_signal(signal.SIGKILL)  # its program dies with it
     first.wait()
-    code, out, err = room.end(room.start(PROGRAM, "--run", "disturbed", slurm=False), 120)
+    code, out, err = room.end(room.start(PROGRAM, "--run", "disturbed", slurm=False), 300)
     assert code == 0, err
     begun, ended = out.splitlines()
     assert 0 < int(begun.split()[1]) < 40
@@ -75,4 +77,4 @@ def test_a_training_that_is_killed_goes_on(
     assert room.kinds(run)[-1] == "end" and room.kinds(run).count("claim") == 2
     # Only the final checkpoint stays, and a third start finds that nothing is left to do.
     assert [e.kind for e in room.log(run)].count(Kind.END) == 1
-    assert room.run(PROGRAM, "--run", "disturbed", slurm=False)[0] == 0
+    assert room.end(room.start(PROGRAM, "--run", "disturbed", slurm=False), 120)[0] == 0

@@ -37,8 +37,8 @@ HISTORIES = max(3, int(os.environ.get("SPOTBURST_LOG_HISTORIES", "120")) // 40)
 """Runs raced for on every store, one for each 40 histories of the model (``test_log_model``)."""
 EPOCHS, COMMITS = 3, 6
 """A run is raced for until so many attempts have claimed it and so many commits were acknowledged."""
-LIMIT = 60.0
-"""Seconds in which that must be so."""
+LIMIT = 180.0
+"""Seconds in which that must be so, the processes' start included."""
 
 
 class Racers:
@@ -81,6 +81,13 @@ class Racers:
                 self._disturb()
             time.sleep(random.random() * 0.2)
 
+    def all_begun(self) -> None:
+        """Wait until none is alone because the others still start."""
+        limit = time.monotonic() + LIMIT
+        while len(list(self._folder.glob("journal-*"))) < self.lives:
+            assert time.monotonic() < limit, f"not all have started in {LIMIT} s"
+            time.sleep(0.05)
+
     def _enough(self, turn: int) -> bool:
         entries = self.acknowledged()[racer.run_of(turn)]
         epochs = {entry.epoch for entry in entries}
@@ -117,7 +124,7 @@ class Racers:
         self._turn("")
         for process in self.processes:
             process.send_signal(signal.SIGCONT)
-            assert process.wait(90) == 0
+            assert process.wait(LIMIT) == 0
 
     def stop(self) -> None:
         for process in self.processes:
@@ -155,7 +162,7 @@ def place(
         yield f"{server.uri}/{os.urandom(6).hex()}", 1.0 if request.param == "seaweedfs" else 0.2, proxy
 
 
-@pytest.mark.timeout(120 + LIMIT * HISTORIES)
+@pytest.mark.timeout(120 + LIMIT * (HISTORIES + 1))
 def test_eight_processes(place: tuple[str, float, Lossy | None], tmp_path: Path) -> None:
     uri, pause, proxy = place
     open_store(uri, prove=False, create=True)
@@ -178,24 +185,37 @@ def test_eight_processes(place: tuple[str, float, Lossy | None], tmp_path: Path)
     print(f"{runs} histories, {entries} entries, {racers.lives} lives, {racers.stops} stops, {lost}")
 
 
+def goes_wrong(uri: str, folder: Path) -> bool:
+    """Whether the check finds something after a race there."""
+    folder.mkdir()
+    racers = Racers(uri, folder, 0.1)
+    try:
+        racers.all_begun()
+        for turn in range(2):
+            racers.race(turn, disturbed=False)
+        racers.finish()
+    finally:
+        racers.stop()
+    try:
+        check(uri, racers)
+    except (AssertionError, Damaged):
+        return True
+    return False
+
+
 @pytest.mark.s3
+@pytest.mark.timeout(120 + 4 * LIMIT)
 def test_the_check_sees_what_a_server_without_the_precondition_does(
     tmp_path: Path, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     with rclone(tmp_path) as server:
         use(monkeypatch, server.environment)
-        racers = Racers(f"{server.uri}/p", tmp_path, 0.1)
-        try:
-            for turn in range(2):
-                racers.race(turn, disturbed=False)
-            racers.finish()
-        finally:
-            racers.stop()
-        with pytest.raises((AssertionError, Damaged)):
-            check(f"{server.uri}/p", racers)
+        # Two must ask at one moment: most often they do in the first race.
+        assert any(goes_wrong(f"{server.uri}/{n}", tmp_path / f"race-{n}") for n in range(10))
 
 
 @pytest.mark.s3
+@pytest.mark.timeout(120 + 3 * LIMIT)
 def test_eight_processes_while_the_server_is_killed(s3_server: S3Server, s3_uri: str, tmp_path: Path) -> None:
     racers = Racers(s3_uri, tmp_path, 1.0)
     try:
