@@ -178,7 +178,7 @@ def patiently(stage: Stage, asked: Sequence[LaunchRequest], tries: int = 20) -> 
     return [answers[r.launch_id] for r in asked]
 
 
-def listed(stage: Stage, seconds: float = 10.0) -> dict[str, Instance]:
+def listed(stage: Stage, seconds: float = 60.0) -> dict[str, Instance]:
     """By launch id; asked again while the cloud does not answer."""
     until = time.monotonic() + seconds
     while True:
@@ -189,7 +189,7 @@ def listed(stage: Stage, seconds: float = 10.0) -> dict[str, Instance]:
             time.sleep(0.05)
 
 
-def wait_for(predicate: Callable[[], Any], seconds: float = 10.0) -> Any:
+def wait_for(predicate: Callable[[], Any], seconds: float = 60.0) -> Any:
     """Its value once it is true."""
     until = time.monotonic() + seconds
     while not (value := predicate()):

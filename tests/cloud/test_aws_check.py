@@ -35,7 +35,6 @@ def session() -> boto3.Session:
 
 @pytest.fixture
 def account(served: Account, session: boto3.Session, monkeypatch: pytest.MonkeyPatch) -> Iterator[Account]:
-    monkeypatch.setattr("slurm_plugin.cloud.aws.client.READ_TIMEOUT", 60.0)
     monkeypatch.setattr("slurm_plugin.cloud.aws.client.make_session", lambda _: session)
     served.limits = {SPOT_G: ("All G and VT Spot Instance Requests", 64.0), ON_DEMAND_G: ("Running G", 64.0)}
     served.denied, served.parameters = set(), {}

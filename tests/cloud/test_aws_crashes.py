@@ -56,6 +56,13 @@ class KillableJournal(Journal):
         self.killer.act()
 
 
+class Patient(Lane):
+    """A pass waits for a server that a busy machine does not let answer at once: without its answer it would do other things."""
+
+    def wait(self, future: Any, timeout: float) -> Any:
+        return super().wait(future, timeout + 60.0)
+
+
 class MotoCloud(FakeCloud):
     """What the simulated Slurm sees of the machines: moto's own records."""
 
@@ -97,7 +104,7 @@ class AwsManager(Manager):
         journal.killer = self.world.killer
         provider.journal = journal
         _make_killable(provider, self.world.killer)
-        self.observer.lanes = {"ec2": Lane(provider)}
+        self.observer.lanes = {"ec2": Patient(provider)}
         self.applier.launcher.lanes = self.observer.lanes
 
 

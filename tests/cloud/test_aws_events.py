@@ -110,6 +110,7 @@ def test_the_template_gives_no_more_rights_than_are_used(bridge: EventBridge, tm
 def test_messages_stay_until_they_are_deleted_and_go_in_batches_of_ten(bridge: EventBridge) -> None:
     for number in range(23):
         bridge.send(event(events.REBALANCE, {"instance-id": f"i-{number:08x}"}, id=f"e-{number}"))
+    bridge.sqs.set_queue_attributes(QueueUrl=bridge.url, Attributes={"VisibilityTimeout": "3600"})
     reading = queue(bridge)
     messages = [m for _ in range(3) for m in reading.receive(0)]
     assert len({n.notice.source_id for m in messages for n in m.notices}) == 23
@@ -117,6 +118,8 @@ def test_messages_stay_until_they_are_deleted_and_go_in_batches_of_ten(bridge: E
     reading.delete(messages[:22])
     assert bridge.calls.count("DeleteMessageBatch") == 3
     assert bridge.left() == 1
+    left = {"QueueUrl": bridge.url, "ReceiptHandle": messages[22].receipt}
+    bridge.sqs.change_message_visibility(**left, VisibilityTimeout=0)
     [again] = reading.receive(3)
     assert again.notices == messages[22].notices, "the one that was not deleted"
     bad = type(again)("no receipt", "")

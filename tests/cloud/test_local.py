@@ -49,7 +49,7 @@ def request(
     return LaunchRequest(launch_id, node or launch_id, "set", offering, gang=gang)
 
 
-def wait(predicate, seconds: float = 15.0):
+def wait(predicate, seconds: float = 60.0):
     until = time.monotonic() + seconds
     while not (value := predicate()):
         assert time.monotonic() < until, "waited in vain"
@@ -59,9 +59,12 @@ def wait(predicate, seconds: float = 15.0):
 
 def booted(cloud: LocalCloud, node: str):
     """The node's machine, once it has started its programs."""
-    return wait(
-        lambda: next((m for m in cloud.yard.machines() if m.spec["node"] == node and m.booted and not m.gone), None)
-    )
+
+    def done(machine) -> bool:
+        """It has written that down, too: nothing in its folder changes any more."""
+        return machine.booted and not machine.gone and not list(machine.folder.glob(".booted.json.*"))
+
+    return wait(lambda: next((m for m in cloud.yard.machines() if m.spec["node"] == node and done(m)), None))
 
 
 def inside(machine) -> list[int]:
@@ -180,10 +183,14 @@ def test_launches_killed_anywhere_leave_one_machine_or_none(cloud: LocalCloud, t
         wait(settled)
         machine = booted(cloud, node)
 
-        def processes(machine=machine) -> list[int]:
-            return [
-                s.pid for s in cloud.yard.strays() if machine.instance_id in Path(f"/proc/{s.pid}/cmdline").read_text()
-            ]
+        def of_machine(pid: int, machine=machine) -> bool:
+            try:
+                return machine.instance_id in Path(f"/proc/{pid}/cmdline").read_text()
+            except OSError:
+                return False  # it has just ended
+
+        def processes() -> list[int]:
+            return [s.pid for s in cloud.yard.strays() if of_machine(s.pid)]
 
         assert machine.process.pid in processes()
         wait(lambda: len(processes()) <= 2)  # the machine and at most one keeper
@@ -262,23 +269,30 @@ def test_terminate_passes_over_unknown_and_ended_ones(cloud: LocalCloud) -> None
 def test_a_terminated_machine_can_linger(cloud: LocalCloud) -> None:
     [launched] = cloud.launch([request("a")])
     machine = booted(cloud, "a")
-    cloud.set_linger(1.5)
+    cloud.set_linger(3600.0)
     cloud.terminate([launched.instance_id])
     assert state_of(cloud, launched.instance_id) is InstanceState.STOPPING
     assert machine.process.alive()
+    plan = cloud.find("a").control["terminate"]
+    assert plan["at"] == plan["asked"] + 3600.0
     cloud.terminate([launched.instance_id])
-    assert machine.process.wait(60), "asking again must not put the end off"
+    assert cloud.find("a").control["terminate"] == plan, "asking again must not put the end off"
+    cloud.yard.steer(machine, lambda control: {**control, "terminate": {**plan, "at": time.time() + 0.5}})
+    assert machine.process.wait(60), "it ends by itself"
 
 
 def test_a_reclaim_ends_the_machine_by_itself(cloud: LocalCloud) -> None:
     [launched] = cloud.launch([request("a")])
     machine = booted(cloud, "a")
-    told = cloud.reclaim("a", 1.0)
+    told = cloud.reclaim("a", 3600.0)
     assert told.state is InstanceState.RECLAIMING
     assert told.notice_id is not None
     assert told.deadline is not None
+    assert machine.process.alive()
+    soon = cloud.reclaim("a", 1.0)
+    assert soon.deadline is not None
     assert machine.process.wait(60)
-    assert time.time() >= told.deadline
+    assert time.time() >= soon.deadline
     assert state_of(cloud, launched.instance_id) is InstanceState.GONE
 
 
@@ -311,9 +325,10 @@ def test_a_machine_holds_nothing_of_its_launcher(cloud: LocalCloud, tmp_path: Pa
     machine = booted(cloud, "a")
     for pid in inside(machine):
         links = []
-        for fd in Path(f"/proc/{pid}/fd").iterdir():
-            with contextlib.suppress(FileNotFoundError):
-                links.append(str(fd.readlink()))
+        with contextlib.suppress(OSError):  # what has just ended holds nothing
+            for fd in Path(f"/proc/{pid}/fd").iterdir():
+                with contextlib.suppress(FileNotFoundError):
+                    links.append(str(fd.readlink()))
         assert str(tmp_path / "secret") not in links
         assert not any(link.endswith("/lock") for link in links)
     assert os.getsid(machine.process.pid) != os.getsid(0)

@@ -14,10 +14,13 @@ from http.server import ThreadingHTTPServer
 
 import pytest
 
+from job_wrapper.notice import aws as aws_notice
+from job_wrapper.notice import azure as azure_notice
+from job_wrapper.notice import gcp as gcp_notice
+from job_wrapper.notice import probe as probing
 from job_wrapper.notice.aws import AwsSource
 from job_wrapper.notice.azure import AzureSource
 from job_wrapper.notice.gcp import GcpSource
-from job_wrapper.notice.probe import probe
 from job_wrapper.notice.watch import Source
 from slurm_plugin.cloud.local import metadata, speak_aws, speak_azure, speak_gcp
 from slurm_plugin.cloud.local.http_types import Reply, Request
@@ -138,24 +141,38 @@ def gcp_server() -> Iterator[tuple[str, metadata.Control, ThreadingHTTPServer]]:
     server.server_close()
 
 
+class Waited(threading.Condition):
+    """Tells when somebody waits for a change; ``told`` is set with the lock held, so that no change is made in between."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.told = threading.Event()
+
+    def wait(self, timeout: float | None = None) -> bool:
+        self.told.set()
+        return super().wait(timeout)
+
+
 def ask(url: str) -> str:
     request = urllib.request.Request(url, headers={"Metadata-Flavor": "Google"})  # noqa: S310
-    with urllib.request.urlopen(request, timeout=20) as answer:  # noqa: S310
+    with urllib.request.urlopen(request, timeout=300) as answer:  # noqa: S310
         return answer.read().decode()
 
 
 def test_gcp_hanging_get_returns_with_the_change(gcp_server) -> None:
     url, control, _ = gcp_server
+    control.changed = waiting = Waited()
     answers: list[str] = []
-    thread = threading.Thread(target=lambda: answers.append(ask(f"{url}?wait_for_change=true&timeout_sec=15")))
+    thread = threading.Thread(target=lambda: answers.append(ask(f"{url}?wait_for_change=true&timeout_sec=240")))
     thread.start()
-    time.sleep(0.3)
+    assert waiting.told.wait(60)
     assert answers == [], "nothing has changed yet"
+    waiting.told.clear()
     control.replace({"rebalance": {"noticed": 0}})
-    time.sleep(0.2)
+    assert waiting.told.wait(60)
     assert answers == [], "something else has changed"
     control.replace({"reclaim": {"notice_id": "x", "noticed": 0, "deadline": 1e12, "action": "terminate"}})
-    thread.join(10)
+    thread.join(60)
     assert answers == ["TRUE"]
 
 
@@ -172,14 +189,16 @@ def source_of(speaks: str, url: str) -> Source:
 
 
 @pytest.mark.parametrize("speaks", ["aws", "gcp", "azure"])
-def test_watcher_hears_a_reclaim_and_its_withdrawal(speaks: str) -> None:
+def test_watcher_hears_a_reclaim_and_its_withdrawal(speaks: str, monkeypatch: pytest.MonkeyPatch) -> None:
     """In each dialect, and also when the machine's tokens are made invalid in between (AWS)."""
+    for module in (aws_notice, azure_notice, gcp_notice, probing):
+        monkeypatch.setattr(module, "SECONDS", 60.0)  # the service answers in this process
     control = metadata.Control()
     server = metadata.serve("127.0.0.1", {**MACHINE, "speaks": speaks}, control, port=0)
     url = f"http://127.0.0.1:{server.server_port}"
     ear = Listening(source_of(speaks, url))
     try:
-        assert probe(url) == speaks
+        assert probing.probe(url) == speaks
         ear.looks(4 if speaks != "gcp" else 3)
         assert ear.heard == []
         control.replace({"tokens": 1})
@@ -207,10 +226,10 @@ def test_the_server_survives_nonsense(gcp_server) -> None:
     url, _, _ = gcp_server
     request = urllib.request.Request(url, method="DELETE")  # noqa: S310
     with pytest.raises(urllib.error.HTTPError):
-        urllib.request.urlopen(request, timeout=5)  # noqa: S310
+        urllib.request.urlopen(request, timeout=60)  # noqa: S310
     request = urllib.request.Request(url, data=b"x", headers={"Content-Length": "nonsense"})  # noqa: S310
     with pytest.raises(OSError):
-        urllib.request.urlopen(request, timeout=5)  # noqa: S310
+        urllib.request.urlopen(request, timeout=60)  # noqa: S310
     assert ask(url) == "FALSE"
 
 
@@ -218,7 +237,7 @@ def test_the_server_survives_nonsense(gcp_server) -> None:
 def test_a_length_that_is_none_is_refused(length: str) -> None:
     server = metadata.serve("127.0.0.1", {**MACHINE, "speaks": "gcp"}, metadata.Control(), 0)
     try:
-        with socket.create_connection(server.server_address[:2], 10.0) as stream:
+        with socket.create_connection(server.server_address[:2], 60.0) as stream:
             stream.sendall(f"POST / HTTP/1.1\r\nContent-Length: {length}\r\n\r\n".encode("latin-1"))
             assert stream.recv(100).startswith(b"HTTP/1.1 400 ")
     finally:

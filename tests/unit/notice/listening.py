@@ -21,7 +21,7 @@ class Listening:
         self.thread = threading.Thread(target=self.watcher.watch, args=(self.heard.append, self.stop.wait), daemon=True)
         self.thread.start()
 
-    def until(self, what: Callable[[], object], seconds: float = 15) -> None:
+    def until(self, what: Callable[[], object], seconds: float = 60) -> None:
         """Until it is true."""
         end = time.monotonic() + seconds
         while not what():
@@ -36,5 +36,5 @@ class Listening:
     def end(self) -> None:
         """It ends, whatever it was in the middle of."""
         self.stop.set()
-        self.thread.join(5)
+        self.thread.join(60)
         assert not self.thread.is_alive()
