@@ -104,6 +104,28 @@ def test_a_save_that_is_interrupted_while_the_program_waits_is_not_committed(
     assert committer.commits == [(2, None)]
 
 
+def test_a_save_that_is_interrupted_before_the_program_waits_is_not_committed(
+    committer: Recorder, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    gate: Gate = gated(committer)
+
+    def interrupted(save: Save) -> None:
+        raise KeyboardInterrupt
+
+    x = torch.zeros(1 << 20)
+    checkpoint = Checkpointer(x=x, committer=committer)
+    committer.ask(urgent=True)
+    with monkeypatch.context() as patched, pytest.raises(KeyboardInterrupt):
+        patched.setattr(Save, "wait", interrupted)
+        checkpoint.step()
+    x += 1
+    gate.open.set()
+    checkpoint._wait_in_flight()
+    assert committer.commits == []
+    checkpoint.close()
+    assert committer.commits == [(1, None)]
+
+
 def test_without_room_for_a_copy_training_waits_for_the_save_and_is_told_why(
     committer: Recorder, monkeypatch: pytest.MonkeyPatch, caplog: pytest.LogCaptureFixture
 ) -> None:
