@@ -7,8 +7,10 @@ from __future__ import annotations
 
 import os
 import signal
+import subprocess
 import sys
 from collections.abc import Iterator
+from functools import partial
 from pathlib import Path
 from types import SimpleNamespace
 
@@ -44,10 +46,18 @@ class Job:
 """
 
 
+@pytest.fixture(autouse=True)
+def patience(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A process may take its time to begin, to answer, and to end once it has closed its pipe: the machine is busy."""
+    wait = subprocess.Popen.wait
+    monkeypatch.setattr(subprocess.Popen, "wait", lambda process, timeout=None: wait(process, timeout and 120.0))
+    monkeypatch.setattr(connect, "PyslurmClient", partial(PyslurmClient, timeout=120.0))
+
+
 @pytest.fixture
 def worker(tmp_path: Path) -> Iterator[Worker]:
     (tmp_path / "pyslurm.py").write_text(MODULE)
-    worker = Worker({**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=2.0)
+    worker = Worker({**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120.0)
     yield worker
     worker.close()
 
@@ -64,10 +74,12 @@ def worker(tmp_path: Path) -> Iterator[Worker]:
     ],
 )
 def test_trouble_is_told_and_the_next_answer_comes(
-    worker: Worker, number: int, error: type[Exception], words: str
+    worker: Worker, monkeypatch: pytest.MonkeyPatch, number: int, error: type[Exception], words: str
 ) -> None:
     assert worker.ask("pyslurm", "version") == "22.5.3"
-    with pytest.raises(error, match=words):
+    with pytest.raises(error, match=words), monkeypatch.context() as short:
+        if "no answer" in words:
+            short.setattr(worker, "_timeout", 2.0)
         worker.ask(f"requeue {number}", "requeue", job_id=number, hold=False)
     assert worker.ask("pyslurm", "version") == "22.5.3"
     worker.ask("requeue 9", "requeue", job_id=9, hold=True)
@@ -95,7 +107,7 @@ def test_it_ends_with_whoever_asked(worker: Worker) -> None:
 
 def test_no_pyslurm_is_a_reason(tmp_path: Path) -> None:
     (tmp_path / "pyslurm.py").write_text("raise ImportError('libslurm.so.38: cannot open shared object file')")
-    worker = Worker({**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=2.0)
+    worker = Worker({**os.environ, "PYTHONPATH": str(tmp_path)}, timeout=120.0)
     with pytest.raises(SlurmUnavailable, match=r"libslurm\.so\.38: cannot open"):
         worker.ask("pyslurm", "version")
     worker.close()
