@@ -6,10 +6,19 @@ from collections.abc import Callable, Iterator
 
 import pytest
 
-from job_wrapper.notice import http
+from job_wrapper.notice import aws, azure, gcp, http, probe
 from job_wrapper.notice.watch import Source
 from tests.fixtures.imds import Imds, imds
 from tests.unit.notice.listening import Listening
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """An answer of the service here is waited for, however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        for module in (aws, azure, gcp, probe):
+            patch.setattr(module, "SECONDS", 120.0)
+        yield
 
 
 @pytest.fixture

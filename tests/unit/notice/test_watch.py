@@ -223,6 +223,7 @@ def test_bytes_that_are_no_http_are_no_notice(provider: str, head: bytes, middle
         heard: list[Notice | None] = []
         stops = iter([False])
         source = make(provider, f"http://127.0.0.1:{listener.getsockname()[1]}")
+        source.pause = 60.0  # so that it waits after the first look, however long that takes
         CloudWatcher(source).watch(heard.append, lambda seconds: seconds > 0 or next(stops, False))
         listener.shutdown(socket.SHUT_RDWR)
     # GCP's notice is one word: it is heard where Google's server says it, and nowhere else.
