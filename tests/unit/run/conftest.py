@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import select
 import signal
 import subprocess
 import sys
@@ -15,12 +16,24 @@ from typing import Any
 
 import pytest
 
+from job_wrapper import slurm_job
 from job_wrapper.store import Entry, Kind, RunLog, open_store
 
+# Where a command, a thread or a program stands still for some seconds because the machine is busy, no wrapper gives up waiting for it.
+# (Other modules take these over as they are imported.)
+PATIENT = (
+    "from job_wrapper import slurm_job; from job_wrapper.run import rules; "
+    "slurm_job.PATIENCE = rules.VERDICT_WAIT = rules.WRITE_WAIT = rules.NO_DEADLINE = 100.0; "
+)
+# Neither does it leave at the end of the time without the checkpoint that is made when the time is short.
+LEAVES_LATE = PATIENT + "rules.Interruption.leave_by = lambda self: (self.deadline or self.arrived) + 100.0; "
 # The look for a newer claim is every 15 s: too long for a test.
-_WRAPPER = "import sys; from job_wrapper.run import loop, main; loop.CHECK_EVERY = 0.3; sys.exit(main(sys.argv[1:]))"
+_WRAPPER = (
+    PATIENT + "import sys; from job_wrapper.run import loop, main; loop.CHECK_EVERY = 0.3; sys.exit(main(sys.argv[1:]))"
+)
 _FAKE = """#!/bin/sh
 # Records its call; nodes are drained; squeue answers the line in the file "view" (of another job: "view-ID"), scontrol does what "requeue" says.
+# Where there is a file "after", a requeue waits for the file that it names.
 [ "$1" = update ] || echo "$(basename "$0") $*" >> "$FAKE/calls"
 case "$(basename "$0") $1" in
 "scontrol update") echo "${3#Comment=}" > "$FAKE/comment" ;;
@@ -30,6 +43,7 @@ squeue*)
   [ -s "$view" ] && cat "$view" || { echo "slurm_load_jobs error: Invalid job id specified" >&2; exit 1; } ;;
 sinfo*) for node in $(echo "$4" | tr , ' '); do echo "$node draining"; done ;;
 "scontrol requeue"|"scontrol requeuehold") [ -s "$FAKE/refuse" ] && { cat "$FAKE/refuse" >&2; exit 1; }
+  [ ! -e "$FAKE/after" ] || until [ -e "$(cat "$FAKE/after")" ]; do sleep 0.05; done
   echo "COMPLETING;1;N/A;1;1;N/A;N/A;9;" > "$FAKE/view" ;;
 esac
 """
@@ -53,9 +67,11 @@ class Room:
         self.notice_file = path / "notice.json"
         self.node: dict[str, Any] = {"cluster": "c", "node": "n1", "notice_file": str(self.notice_file)}
         self.processes: list[subprocess.Popen[bytes]] = []
+        self._said: dict[int, bytes] = {}
+        """By process: what ``until_said`` has read of its words."""
 
     @staticmethod
-    def wait_for(what: Callable[[], Any], seconds: float = 20.0) -> Any:
+    def wait_for(what: Callable[[], Any], seconds: float = 120.0) -> Any:
         """Until it is true."""
         end = time.monotonic() + seconds
         while time.monotonic() < end:
@@ -67,7 +83,7 @@ class Room:
 
     def environ(self, restarts: int = 0, **more: str) -> dict[str, str]:
         """As srun gives it."""
-        (self.path / "node.json").write_text(json.dumps(self.node))
+        self._put("node.json", json.dumps(self.node))
         base = {k: v for k, v in os.environ.items() if not k.startswith(("SLURM_", "SPOTBURST_"))}
         base |= {
             "SPOTBURST_NODE_CONFIG": str(self.path / "node.json"),
@@ -86,6 +102,11 @@ class Room:
             self.marked = True
         return {k: v for k, v in (base | more).items() if v != "-"}
 
+    def _put(self, name: str, text: str) -> None:
+        """At once: another wrapper may be about to read it."""
+        (self.path / f"{name}.new").write_text(text)
+        (self.path / f"{name}.new").replace(self.path / name)
+
     def view(
         self,
         state: str = "RUNNING",
@@ -96,7 +117,7 @@ class Room:
         held: bool = False,
     ) -> None:
         """What squeue answers from now on."""
-        end = "9999999999" if preempt == "N/A" else str(int(time.time()) + 30)
+        end = "9999999999" if preempt == "N/A" else str(int(time.time()) + 300)
         (self.fake / "view.new").write_text(
             f"{state};{restarts};{preempt};{requeue};{batch};1000;{end};{0 if held else 9};\n"
         )
@@ -109,6 +130,10 @@ class Room:
     def preempt(self) -> None:
         """Slurm preempts the job now."""
         self.view(preempt=str(int(time.time())))
+
+    def requeues_after(self, file: str) -> None:
+        """Slurm ends this attempt, by its requeue, only once the program has made that file."""
+        (self.fake / "after").write_text(str(self.path / file))
 
     def calls(self, command: str = "scontrol") -> list[str]:
         """Calls of that command so far."""
@@ -127,7 +152,7 @@ class Room:
         command = program
         if isinstance(program, str):
             file = self.path / "program.py"
-            file.write_text(textwrap.dedent(program))
+            self._put(file.name, textwrap.dedent(program))
             command = [sys.executable, str(file)]
         restarts = int(environ.pop("restarts", "0"))
         env = self.environ(restarts, **environ)
@@ -151,10 +176,20 @@ class Room:
         """Start, wait, and return exit code, stdout, stderr."""
         return self.end(self.start(program, *options, slurm=slurm, **environ))
 
-    def end(self, process: subprocess.Popen[bytes], seconds: float = 40.0) -> tuple[int, str, str]:
+    def until_said(self, process: subprocess.Popen[bytes], words: str, seconds: float = 120.0) -> None:
+        """Until the wrapper, or its program, has said that on standard error."""
+        assert process.stderr is not None
+        end, said = time.monotonic() + seconds, self._said.setdefault(process.pid, b"")
+        while words.encode() not in said:
+            assert select.select([process.stderr], [], [], max(0.0, end - time.monotonic()))[0], said.decode()
+            more = os.read(process.stderr.fileno(), 65536)
+            assert more, f"it has ended: {said.decode()}"
+            said = self._said[process.pid] = said + more
+
+    def end(self, process: subprocess.Popen[bytes], seconds: float = 120.0) -> tuple[int, str, str]:
         """Wait for its end."""
         out, err = process.communicate(timeout=seconds)
-        return process.returncode, out.decode(), err.decode()
+        return process.returncode, out.decode(), (self._said.pop(process.pid, b"") + err).decode()
 
     def log(self, run: str = "c/12/main") -> list[Entry]:
         """The run's log."""
@@ -168,13 +203,21 @@ class Room:
         """Its commits."""
         return [entry for entry in self.log(run) if entry.kind is Kind.COMMIT]
 
-    def notice(self, seconds: float = 60.0, kind: str = "reclaim") -> None:
+    def notice(self, seconds: float = 300.0, kind: str = "reclaim") -> None:
         """The node agent writes a notice."""
         from job_wrapper.notice.file import write_notice
         from job_wrapper.notice.types import Notice
 
         now = time.time()
         write_notice(self.notice_file, Notice("aws", kind, f"{kind}@{now}", now, now + seconds))  # type: ignore[arg-type]
+
+
+@pytest.fixture(scope="module", autouse=True)
+def patience() -> Iterator[None]:
+    """A command that stands in for Slurm's is waited for, however busy the machine is."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(slurm_job, "PATIENCE", 100.0)
+        yield
 
 
 @pytest.fixture

@@ -26,11 +26,12 @@ COUNTER = """
     while step < last:
         step += 1
         time.sleep(0.01)
-        job_wrapper.requested()
+        if job_wrapper.requested():
+            open("answered", "w").close()
     save()
 """
 TRAINING = COUNTER.replace("step += 1\n", "step += 1; job_wrapper.log(step, loss=1.0 / step, rate=0.5)\n")
-SLEEPER = "import time\nopen('ready', 'w').close()\ntime.sleep(60)\n"
+SLEEPER = "import time\nopen('ready', 'w').close()\ntime.sleep(600)\n"
 
 
 def trained(room: Room, further: int) -> int:
@@ -50,6 +51,12 @@ def trained(room: Room, further: int) -> int:
 def ready(room: Room) -> None:
     room.wait_for((room.path / "ready").exists)
     (room.path / "ready").unlink()
+
+
+def answered(room: Room) -> None:
+    """`COUNTER` has been told that its checkpoint is committed: the wrapper has done with what it was asked for."""
+    room.wait_for((room.path / "answered").exists)
+    (room.path / "answered").unlink()
 
 
 def alive(pid: int) -> bool:

@@ -52,6 +52,7 @@ LOOP = (
         r = c.take_request()
         if r is not None and commit(step, r.seq).stop:
             print("stopped at", step, flush=True)
+            open("stopped", "w").close()
             sys.exit(0)
 """
 )
@@ -83,6 +84,7 @@ def test_named_wrapper_that_is_gone_is_an_error(tmp_path: object) -> None:
 
 
 def test_parts_commit_stop_and_restore(room: Room) -> None:
+    room.requeues_after("stopped")
     process = room.start(LOOP, "--state-dir", str(room.path / "state"))
     ready(room)
     (room.path / "state" / "log").write_text("kept with the parts")
@@ -231,10 +233,13 @@ def test_helpers_of_the_program_can_be_ended_though_signals_are_ignored(room: Ro
         job_wrapper.on_request(lambda: None)
         os.kill(os.getpid(), signal.SIGTERM)      # reaches the tree, ends nothing
         for method in ("fork", "spawn"):
-            p = multiprocessing.get_context(method).Process(target=time.sleep, args=(60,))
-            p.start(); time.sleep(0.3 if method == "fork" else 1.0); p.terminate(); p.join(10)
+            runs = f"import time; open('{method}', 'w').close(); time.sleep(600)"
+            p = multiprocessing.get_context(method).Process(target=exec, args=(runs,))
+            p.start()
+            while not os.path.exists(method): time.sleep(0.01)
+            p.terminate(); p.join(60)
             print(method, p.exitcode)
-        s = subprocess.Popen(["sleep", "60"]); s.terminate(); print(s.wait())
+        s = subprocess.Popen(["sleep", "600"]); s.terminate(); print(s.wait())
     """
     guarded = program.replace(
         "import multiprocessing", "import sys; sys.modules['__main__'].__spec__ = None; import multiprocessing"

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import signal
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -14,6 +15,7 @@ import pytest
 import job_wrapper
 from job_wrapper.client import ConnectionLost
 from job_wrapper.errors import ExitCode, UsageError
+from job_wrapper.protocol import encode
 from job_wrapper.run.counters import Counters, counters_of
 from job_wrapper.tell import main
 
@@ -28,14 +30,14 @@ while [ $done -lt 40 ]; do
     done=$((done + 1))
     echo $done >> work
     spotburst progress $done 40 || exit 9
-    [ ! -e stop ] || { touch stopped; sleep 60; }
+    [ ! -e stop ] || { echo "$SPOTBURST_SOCKET" > socket; touch stopped; sleep 600; }
 done
 """
 PYTHON = """
     import pathlib, time, job_wrapper
     print("from", job_wrapper.completed(), flush=True)
     for number in range(job_wrapper.completed(), 100_000):
-        time.sleep(0.01)
+        time.sleep(0.2)  # a wrapper that stands still has room for 64 that it has not heard yet
         job_wrapper.progress(number + 1, 100_000)
         pathlib.Path("step").write_text(str(number + 1))
         if pathlib.Path("finish").exists():
@@ -48,9 +50,17 @@ print "from ", $ENV{SPOTBURST_COMPLETED} // "none", "\\n";
 my $wrapper = IO::Socket::UNIX->new(Peer => $ENV{SPOTBURST_SOCKET}) or die "no socket";
 print $wrapper qq({"type":"progress","completed":7,"total":9}\\n);
 $wrapper->flush;
-sleep 60 unless $ENV{SPOTBURST_COMPLETED};
+sleep 600 unless $ENV{SPOTBURST_COMPLETED};
 """
 RESTARTABLE = ("--continuity", "restartable")
+
+
+def heard(room: Room) -> None:
+    """The wrapper has taken in what its program has told: it answers a question that came later."""
+    with socket.socket(socket.AF_UNIX) as stream:
+        stream.connect((room.path / "socket").read_text().strip())
+        stream.sendall(encode({"type": "signal.ask", "number": 0}))
+        assert stream.makefile().readline()
 
 
 def test_shell_program_goes_on_from_its_counter(room: Room) -> None:
@@ -58,6 +68,7 @@ def test_shell_program_goes_on_from_its_counter(room: Room) -> None:
     (room.path / "stop").touch()
     process = room.start(["sh", "-c", SHELL], *RESTARTABLE, PATH=path)
     room.wait_for((room.path / "stopped").exists)
+    heard(room)
     room.notice()
     code, out, err = room.end(process)
     assert (code, out) == (ExitCode.REQUEUED, "from none of none\n"), err
@@ -81,7 +92,7 @@ def test_python_program_and_a_kill_without_notice(room: Room) -> None:
     last = room.commits()[-1].body["step"]
     assert last > 0
     process = room.start(PYTHON, *RESTARTABLE, restarts="1")
-    room.wait_for(lambda: int((room.path / "step").read_text() or 0) > last + 20)
+    room.wait_for(lambda: int((room.path / "step").read_text() or 0) > last + 5)
     (room.path / "finish").touch()
     code, out, err = room.end(process)
     assert code == 0, err
@@ -132,7 +143,7 @@ def test_counters_ride_along_with_state_directories(room: Room) -> None:
 
 
 def test_ephemeral_begins_anew_and_keeps_nothing(room: Room) -> None:
-    program = ["sh", "-c", "env | grep -c ^SPOTBURST_SOCKET; touch ready; sleep 60"]
+    program = ["sh", "-c", "env | grep -c ^SPOTBURST_SOCKET; touch ready; sleep 600"]
     for restart in range(3):
         room.view(restarts=restart)
         process = room.start(program, "--continuity", "ephemeral", "--interval", "0.2s", restarts=str(restart))
@@ -167,7 +178,7 @@ def test_state_directories_need_checkpoints(room: Room) -> None:
 
 def test_a_checkpoint_of_state_is_not_dropped_for_a_counter(room: Room) -> None:
     process = room.start(
-        ["sh", "-c", "touch state/f; sleep 60"], "--state-dir", str(room.path / "state"), "--interval", "0.2s"
+        ["sh", "-c", "touch state/f; sleep 600"], "--state-dir", str(room.path / "state"), "--interval", "0.2s"
     )
     room.wait_for(room.commits)
     process.send_signal(signal.SIGKILL)

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 import json
-import time
 from typing import TYPE_CHECKING
 
 import pytest
 
 from job_wrapper.errors import ExitCode
+from tests.unit.run.conftest import LEAVES_LATE
 
 if TYPE_CHECKING:
     from conftest import Room
@@ -21,12 +21,13 @@ $wrapper->autoflush(1);
 print $wrapper qq({"type":"checkpoint.subscribe"}\\n);
 while (my $line = <$wrapper>) {
     print $line;
+    if ($line =~ /"welcome"/) { open my $file, ">", "ready" or die; }
     if ($line =~ /"checkpoint.request"/) {
         my ($seq) = $line =~ /"seq":(\\d+)/;
         open my $file, ">", "$ENV{SPOTBURST_STATE_DIR}/answer" or die; print $file "for $seq"; close $file;
         print $wrapper qq({"type":"checkpoint.ack","seq":$seq}\\n);
     }
-    exit 0 if $line =~ /"stop":true/;
+    if ($line =~ /"stop":true/) { open my $file, ">", "stopped" or die; exit 0; }
 }
 """
 PYTHON = """
@@ -37,10 +38,13 @@ PYTHON = """
     for line in stream.makefile():
         print(line, end="", flush=True)
         message = json.loads(line)
+        if message["type"] == "welcome":
+            pathlib.Path("ready").touch()
         if message["type"] == "checkpoint.request":
             pathlib.Path(os.environ["SPOTBURST_STATE_DIR"], "answer").write_text("for %d" % message["seq"])
             stream.sendall(b'{"type":"checkpoint.ack","seq":%d}\\n' % message["seq"])
         if message.get("stop"):
+            pathlib.Path("stopped").touch()
             break
 """
 SILENT = """
@@ -50,27 +54,31 @@ SILENT = """
     stream.sendall(b'{"type":"checkpoint.subscribe"}\\n')
     pathlib.Path(os.environ["SPOTBURST_STATE_DIR"], "file").write_text("what there is")
     pathlib.Path("ready").touch()
-    time.sleep(60)
+    time.sleep(600)
 """
 
 
 @pytest.mark.parametrize("language", ["perl", "python"])
 def test_subscribe_request_acknowledge(room: Room, language: str) -> None:
     program = PYTHON if language == "python" else ["perl", "-e", PERL]
-    process = room.start(program, "--state-dir", str(room.path / "state"), "--interval", "0.2s")
-    room.wait_for(lambda: room.commits())
+    room.requeues_after("stopped")
+    process = room.start(program, "--state-dir", str(room.path / "state"))
+    room.wait_for((room.path / "ready").exists)
+    # A request that is not urgent, and no other: one that an urgent one finds unanswered is replaced.
+    room.notice(kind="rebalance")
+    room.wait_for(room.commits)
     room.notice()
+    deadline = json.loads(room.notice_file.read_text())["deadline"]
     code, out, err = room.end(process)
     assert code == ExitCode.REQUEUED, err
     heard = [json.loads(line) for line in out.splitlines()]
     assert [heard[0]["type"], heard[0]["epoch"], heard[0]["restore"]] == ["welcome", 1, None]
     requests = [m for m in heard if m["type"] == "checkpoint.request"]
-    assert [m["seq"] for m in requests] == list(range(1, len(requests) + 1))
-    assert [m["urgent"] for m in requests] == [False] * (len(requests) - 1) + [True]
-    assert requests[-1]["deadline"] > time.time()
+    assert [(m["seq"], m["urgent"]) for m in requests] == [(1, False), (2, True)]
+    assert requests[-1]["deadline"] == deadline
     answers = [m for m in heard if m["type"] == "checkpoint.committed"]
     assert [m["seq"] for m in answers] == [m["seq"] for m in requests]
-    assert [m["stop"] for m in answers] == [False] * (len(answers) - 1) + [True]
+    assert [m["stop"] for m in answers] == [False, True]
     assert [m["entry"] for m in answers] == [entry.seq for entry in room.commits()]
     last = (room.path / "state" / "answer").read_text()
     (room.path / "state" / "answer").unlink()
@@ -83,6 +91,7 @@ def test_subscribe_request_acknowledge(room: Room, language: str) -> None:
 
 
 def test_program_that_never_answers_is_checkpointed_when_time_is_short(room: Room) -> None:
+    room.wrapper = LEAVES_LATE + room.wrapper
     process = room.start(SILENT, "--state-dir", str(room.path / "state"))
     room.wait_for((room.path / "ready").exists)
     room.notice(seconds=4.0)

@@ -37,8 +37,9 @@ def test_a_shell_has_its_job_control(folder: Path) -> None:
         terminal.until("busy")
         terminal.type("\x1a")
         terminal.until("Stopped")
-        terminal.type("jobs; kill -9 %1; echo do''ne\n")
-        terminal.until("done")
+        # A shell with a stopped job does not exit, and one that is killed is stopped until it has ended.
+        terminal.type("jobs; kill -9 %1; while jobs %1 >/dev/null 2>&1; do sleep 0.1; done; echo go''ne\n")
+        terminal.until("gone")
         terminal.type(BUSY)
         terminal.until("busy")
         terminal.type("\x03")

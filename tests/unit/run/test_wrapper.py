@@ -127,11 +127,13 @@ def test_kill_of_the_wrapper_ends_all_that_the_program_started(room: Room) -> No
     pids = [int((room.path / name).read_text()) for name in ("child", "shell")]
     folder = Path((room.path / "socket").read_text()).parent
     assert folder.is_dir()
+    other = int((room.path / "other").read_text())
+    room.wait_for(lambda: os.getsid(other) == other)
     process.kill()
     process.wait()
     room.wait_for(lambda: not any(alive(pid) for pid in pids))
     room.wait_for(lambda: not folder.exists())
-    os.kill(int((room.path / "other").read_text()), signal.SIGKILL)  # a session of its own is out of reach
+    os.kill(other, signal.SIGKILL)  # a session of its own is out of reach
 
 
 def test_program_leaves_nothing_behind(room: Room) -> None:

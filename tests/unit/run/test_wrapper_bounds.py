@@ -6,6 +6,7 @@ import os
 import subprocess
 import sys
 import time
+from functools import partial
 from pathlib import Path
 from typing import TYPE_CHECKING
 
@@ -39,7 +40,9 @@ def end_of(room: Room, run: str = "c/12/main") -> tuple[object, object]:
 
 def test_of_two_wrappers_that_claim_at_once_one_runs(room: Room) -> None:
     room.view()
-    both = [room.start(["sh", "-c", "echo x >> ran; sleep 2"]) for _ in range(2)]
+    both = [room.start(["sh", "-c", "echo x >> ran; until [ -e end ]; do sleep 0.05; done"]) for _ in range(2)]
+    room.wait_for(lambda: any(process.poll() is not None for process in both))
+    (room.path / "end").touch()
     codes = sorted(room.end(process)[0] for process in both)
     assert codes == [0, ExitCode.RUN_HELD]
     assert (room.path / "ran").read_text() == "x\n"
@@ -178,6 +181,10 @@ def _children(pid: int) -> list[int]:
     return [int(text) for text in found.stdout.split()]
 
 
+def _saved_or_over(room: Room, before: int, process: subprocess.Popen[bytes]) -> bool:
+    return len(room.commits()) > before or process.poll() is not None
+
+
 @pytest.mark.parametrize(("nodes", "bound"), [("1", 8), ("2", 3)])
 def test_a_job_is_brought_back_only_so_often(room: Room, nodes: str, bound: int) -> None:
     """Each attempt commits and is then killed from outside."""
@@ -185,10 +192,18 @@ def test_a_job_is_brought_back_only_so_often(room: Room, nodes: str, bound: int)
     (room.fake / "comment").write_text("mine\n")
     for restarts in range(bound + 2):
         room.view(restarts=restarts)
-        program = ["sh", "-c", f"echo {restarts} > state/f; sleep 0.4; kill -9 $$"]
-        code, _, err = room.run(
+        program = [
+            "sh",
+            "-c",
+            f"echo {restarts} > state/f; until [ -e end-{restarts} ]; do sleep 0.05; done; kill -9 $$",
+        ]
+        before = len(room.commits())
+        process = room.start(
             program, *files(room), "--interval", "0.2s", restarts=str(restarts), SLURM_JOB_NUM_NODES=nodes
         )
+        room.wait_for(partial(_saved_or_over, room, before, process))
+        (room.path / f"end-{restarts}").touch()
+        code, _, err = room.end(process)
         if code != ExitCode.REQUEUED:
             break
     assert (code, restarts) == (ExitCode.MAX_ATTEMPTS, bound + 1), err

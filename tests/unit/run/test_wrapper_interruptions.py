@@ -11,7 +11,8 @@ from typing import TYPE_CHECKING
 import pytest
 
 from job_wrapper.errors import ExitCode
-from tests.unit.run.programs import COUNTER, SLEEPER, ready
+from tests.unit.run.conftest import PATIENT
+from tests.unit.run.programs import COUNTER, SLEEPER, answered, ready
 
 if TYPE_CHECKING:
     from conftest import Room
@@ -61,7 +62,9 @@ def test_preemption_by_any_signal(room: Room, number: int) -> None:
 @pytest.mark.parametrize("number", [signal.SIGTERM, signal.SIGUSR1])
 def test_a_warning_while_the_wrapper_starts_is_heard(room: Room, number: int) -> None:
     """Slurm sends one again that it could not tell a booting node, whatever attempt has begun there. Here the start waits for a setting."""
-    room.wrapper = "import sys; from slurm_plugin.cli import main; sys.argv[:1] = ['spotburst', 'run']; main()"
+    room.wrapper = (
+        f"{PATIENT}import sys; from slurm_plugin.cli import main; sys.argv[:1] = ['spotburst', 'run']; main()"
+    )
     settings = room.path / "slow.json"
     os.mkfifo(settings)
     room.preempt()
@@ -82,11 +85,10 @@ def test_a_warning_while_the_wrapper_starts_is_heard(room: Room, number: int) ->
 def test_users_own_signal_commits_and_the_program_goes_on(room: Room) -> None:
     process = room.start(COUNTER, "--state-dir", str(room.path / "state"))
     ready(room)
-    process.send_signal(signal.SIGUSR1)
-    room.wait_for(lambda: len(room.commits()) == 1)
-    time.sleep(0.5)  # a signal while the first is being answered is the same one
-    process.send_signal(signal.SIGUSR1)
-    room.wait_for(lambda: len(room.commits()) == 2)
+    for count in (1, 2):
+        process.send_signal(signal.SIGUSR1)
+        answered(room)  # a signal before that would be taken for the first one again
+        assert len(room.commits()) == count
     assert process.poll() is None
     assert room.calls() == []
     process.kill()
