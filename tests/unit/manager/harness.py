@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Collection
+from concurrent.futures import Future
 from pathlib import Path
 from typing import Any
 
@@ -11,7 +12,7 @@ from slurm_plugin.cloud.provider import InstanceState, Market, Offering
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.manager.apply import Applier
 from slurm_plugin.manager.booting import Booting
-from slurm_plugin.manager.lane import Lane
+from slurm_plugin.manager.lane import Answer, Lane
 from slurm_plugin.manager.launch import Launcher
 from slurm_plugin.manager.observe import Observer
 from slurm_plugin.manager.say import Once
@@ -65,6 +66,13 @@ class BootReach:
         return dict(self.listening)
 
 
+class SteadyLane(Lane):
+    """The world's clock stands still while a machine that is busy keeps the call's thread waiting."""
+
+    def wait(self, future: Future[Answer], timeout: float) -> Answer:
+        return super().wait(future, 120.0)
+
+
 class KillableLedger(Ledger):
     """Dies before and after each write."""
 
@@ -92,7 +100,7 @@ class Manager:
         self.ledger.killer = self.world.killer
         self.ledger._db.execute("PRAGMA synchronous=OFF")  # it is the process that dies here, not the machine
         once = Once()
-        lanes = {"sim": Lane(self.world.cloud)}
+        lanes = {"sim": SteadyLane(self.world.cloud)}
         booting = Booting(self.world.slurm, BootReach(self.world), once)  # type: ignore[arg-type]
         self.observer = Observer(
             self.rules, self.world.slurm, lanes, self.ledger, self.world.state_dir,

@@ -30,7 +30,7 @@ class Listener:
         except TimeoutError:
             return self.words
 
-    def until(self, enough: Callable[[list[str]], bool], seconds: float = 20.0) -> list[str]:
+    def until(self, enough: Callable[[list[str]], bool], seconds: float = 120.0) -> list[str]:
         """All that was told, as soon as it is ``enough``."""
         end = time.monotonic() + seconds
         while True:

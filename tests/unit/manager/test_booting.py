@@ -45,7 +45,7 @@ def slurmctld() -> Slurmctld:
 
 @pytest.fixture
 def booting(slurmctld: Slurmctld) -> Iterator[Booting]:
-    made = Booting(slurmctld, Reach(0.05, timeout=0.5), Once())  # type: ignore[arg-type]
+    made = Booting(slurmctld, Reach(0.05, timeout=30.0), Once())  # type: ignore[arg-type]
     made.start()
     yield made
     made.stop()
@@ -83,6 +83,7 @@ def test_a_slurmd_that_listens_is_noted_by_its_launch_from_when_on_it_does(
 ) -> None:
     port = slurmd.getsockname()[1]
     i = launch()
+    began = time.time()
     listing = cloud(machine(i, address="127.0.0.1"))
 
     def listens() -> bool:
@@ -91,7 +92,7 @@ def test_a_slurmd_that_listens_is_noted_by_its_launch_from_when_on_it_does(
     until(listens)
     facts = booting.look(NOW + 5, boots(port), [i], listing)
     assert (facts.slurmctld_began, facts.answers_since) == (BEGAN, NOW)
-    assert abs(facts.listening_since["launch-n1"] - time.time()) < 9
+    assert began <= facts.listening_since["launch-n1"] <= time.time()
     slurmd.close()
     until(lambda: not listens())
 
@@ -117,15 +118,18 @@ def test_other_machines_are_left_in_peace(
     assert (facts.slurmctld_began, facts.listening_since) == (BEGAN, {})
 
 
-def test_a_machine_whose_slurmd_does_not_listen_yet_does_not_count(booting: Booting, slurmd: socket.socket) -> None:
+def test_a_machine_whose_slurmd_does_not_listen_yet_does_not_count(booting: Booting) -> None:
     """Though its kernel answers, by a refusal."""
-    port = slurmd.getsockname()[1]
-    slurmd.close()
     i = launch()
-    for _ in range(10):
-        assert booting.look(NOW, boots(port), [i], cloud(machine(i, address="127.0.0.1"))).listening_since == {}
-        time.sleep(0.03)
-    assert "launch-n1" in booting._reach.silent_since(), "it was tried"
+    with socket.socket() as slurmd:
+        slurmd.bind(("127.0.0.1", 0))
+
+        def tried() -> bool:
+            facts = booting.look(NOW, boots(slurmd.getsockname()[1]), [i], cloud(machine(i, address="127.0.0.1")))
+            assert facts.listening_since == {}
+            return "launch-n1" in booting._reach.silent_since()
+
+        until(tried)
 
 
 def test_slurm_is_asked_only_while_such_a_node_boots_and_seldom(booting: Booting, slurmctld: Slurmctld) -> None:

@@ -103,7 +103,7 @@ def test_the_sweeper_frees_nothing_while_slurm_does_not_answer(tmp_path: Path, a
 
     sweeper = Sweeper("c", lambda: store, KEEP_ENDED, Once(), every=0.01, gone=gone, jobs=jobs)
     sweeper.start()
-    sweeper._thread.join(20)
+    sweeper._thread.join(60)
     assert len(asked) == 2
     assert freed(store, path) == answers
 

@@ -17,14 +17,14 @@ from slurm_plugin.cloud.aws.queue import Queue
 from slurm_plugin.cloud.provider import Launched, LaunchRequest, Refused
 from slurm_plugin.config import AwsProvider
 from slurm_plugin.errors import CloudUnavailable
+from slurm_plugin.manager import hearing
 from slurm_plugin.manager.hearing import Hearing
-from slurm_plugin.manager.lane import Lane
 from slurm_plugin.manager.say import Once
 from tests.cloud.test_aws_events import AWS, config
 from tests.fixtures.eventbridge import EventBridge, event_bridge
 from tests.unit.manager.checks import running, states, until
 from tests.unit.manager.fake_cloud import FakeCloud
-from tests.unit.manager.harness import Manager, policy
+from tests.unit.manager.harness import Manager, SteadyLane, policy
 from tests.unit.manager.world import World
 
 
@@ -54,7 +54,7 @@ class Hearer(Manager):
     def start(self) -> None:
         super().start()
         self.woken = threading.Event()
-        lanes = {"sim": Lane(self.world.cloud, self.list_every)}
+        lanes = {"sim": SteadyLane(self.world.cloud, self.list_every)}
         self.once = Once()
         self.hearing = Hearing(
             lanes, self.ledger, self.world.state_dir, self.once, self.woken.set, pauses=(0.02,), clock=self.world.clock
@@ -68,6 +68,9 @@ class Hearer(Manager):
 
     def close(self) -> None:
         self.hearing.stop()
+        for thread in self.hearing._threads:
+            if thread.is_alive():
+                thread.join(60)  # else it might take the next test's messages: the queue has the same name
         super().close()
 
 
@@ -85,8 +88,9 @@ def bridge(server: EventBridge, tmp_path: Path) -> EventBridge:
 
 
 @pytest.fixture
-def make(bridge: EventBridge, tmp_path: Path) -> Iterator[Any]:
+def make(bridge: EventBridge, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Any]:
     made: list[Hearer] = []
+    monkeypatch.setattr(hearing, "WAIT", 1.0)  # its end is waited for
 
     def build(count: int = 4, list_every: float = 0.0) -> Hearer:
         names = tuple(f"n{i}" for i in range(1, count + 1))

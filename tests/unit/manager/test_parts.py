@@ -52,7 +52,7 @@ def test_a_hanging_cloud_is_unknown_and_does_not_pile_up_calls() -> None:
     with pytest.raises(CloudUnavailable, match="has not ended yet"):
         lane.call(cloud.instances, timeout=0.05)
     cloud.let_go.set()
-    for _ in range(100):
+    for _ in range(3000):
         try:
             assert lane.call(cloud.instances, timeout=5) == []
             break
@@ -93,22 +93,22 @@ def test_datagrams_and_nudges_end_the_wait_and_stop_ends_it_for_good(tmp_path: P
     waker = Waker(tmp_path / "manager.sock")
     assert (tmp_path / "manager.sock").stat().st_mode & 0o777 == 0o600
 
-    def waits() -> bool:
+    def waits(seconds: float) -> bool:
         start = time.monotonic()
-        waker.wait(10.0 if waker.stopped else 0.3)
-        return time.monotonic() - start >= 0.3
+        waker.wait(seconds)
+        return time.monotonic() - start >= seconds
 
-    assert waits()
+    assert waits(0.3)
     with socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM) as sender:
         for _ in range(3):
             sender.sendto(b"resume", str(tmp_path / "manager.sock"))
-    assert not waits()
-    assert waits(), "all datagrams of a burst are one reason"
+    assert not waits(60)
+    assert waits(0.3), "all datagrams of a burst are one reason"
     waker.nudge()
-    assert not waits()
+    assert not waits(60)
     waker.stop()
     assert waker.stopped
-    assert not waits()
+    assert not waits(60)
     waker.close()
     assert not (tmp_path / "manager.sock").exists()
 
@@ -306,7 +306,8 @@ def without_slurmctld(tmp_path: Path) -> Path:
 def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Path, number: int) -> None:
     config = without_slurmctld(tmp_path)
     listener = Listener(tmp_path / "notify", watchdog=60)
-    manager = start(config, listener.environ)
+    # A fault whose words have changed is said again after a minute, and each command has its own.
+    manager = start(config, listener.environ, f"from slurm_plugin.manager import say; say.AGAIN = 3600.0; {MAIN}")
     sock = tmp_path / "state" / "manager.sock"
     told = listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
     assert told[0] == "READY=1"
@@ -317,6 +318,7 @@ def test_it_starts_without_slurmctld_says_so_once_and_ends_cleanly(tmp_path: Pat
     _, said = second.communicate(timeout=120)
     assert second.returncode == 2
     assert f"another manager runs already (process {manager.pid} on {socket.gethostname()})" in said
+    listener.hear()  # what the kernel has no room for is not told
     manager.send_signal(number)
     listener.until(lambda words: words[-1] == "STOPPING=1")
     _, log = manager.communicate(timeout=120)

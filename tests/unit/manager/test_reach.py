@@ -22,14 +22,15 @@ class Host:
         self.target = (address, 6818)
         self.undo: list[str] = []
 
+    # The new before the old is undone: between them a connection would leave this machine, and hang.
     def up(self) -> None:
-        self.end()
         self._ip("address", "add", f"{self.address}/32", "dev", "lo")
+        self.end()
         self.undo = ["address", "del", f"{self.address}/32", "dev", "lo"]
 
     def down(self) -> None:
-        self.end()
         self._ip("route", "add", "blackhole", f"{self.address}/32")
+        self.end()
         self.undo = ["route", "del", "blackhole", f"{self.address}/32"]
 
     def end(self) -> None:
@@ -50,36 +51,48 @@ def hosts() -> Iterator[list[Host]]:
         host.end()
 
 
-@pytest.fixture
-def reach() -> Iterator[Reach]:
-    made = Reach(0.05, timeout=0.5)
+def running(timeout: float) -> Iterator[Reach]:
+    made = Reach(0.05, timeout=timeout)
     made.start()
     yield made
     made.stop()
 
 
+@pytest.fixture
+def reach() -> Iterator[Reach]:
+    """It takes nobody for silent because this machine had no time for its thread; these nodes answer, or refuse, at once."""
+    yield from running(30.0)
+
+
+@pytest.fixture
+def hasty() -> Iterator[Reach]:
+    """For nodes that do neither."""
+    yield from running(2.0)
+
+
 def until(true: Callable[[], bool]) -> None:
-    for _ in range(400):
+    for _ in range(3000):
         if true():
             return
         time.sleep(0.02)
-    raise AssertionError("not within 8 s")
+    raise AssertionError("not within 60 s")
 
 
 def test_a_node_falls_silent_and_answers_again(reach: Reach, hosts: list[Host]) -> None:
     node = hosts[0]
     node.up()
+    began = time.time()
     reach.watch({"n1": node.target})
     until(lambda: "n1" in reach._contacts)
     assert reach.silent_since() == {}, "a refusal is an answer"
     answers = reach.answering_since()["n1"]
-    assert abs(answers - time.time()) < 5
+    assert began <= answers <= time.time()
     time.sleep(0.3)
     assert reach.answering_since() == {"n1": answers}, "counted from the first answer"
     node.down()
     until(lambda: "n1" in reach.silent_since())
     since = reach.silent_since()["n1"]
-    assert abs(since - time.time()) < 5
+    assert answers < since <= time.time()
     time.sleep(0.3)
     assert reach.silent_since() == {"n1": since}, "counted from the first failure"
     assert reach.answering_since() == {}
@@ -99,7 +112,7 @@ def test_a_listening_slurmd_is_not_connected_to(reach: Reach) -> None:
         assert reach.silent_since() == {}
 
 
-def test_where_the_quiet_port_is_filtered_slurmd_is_asked(reach: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
+def test_where_the_quiet_port_is_filtered_slurmd_is_asked(hasty: Reach, monkeypatch: pytest.MonkeyPatch) -> None:
     with (
         socket.create_server(("127.0.0.1", 0), backlog=0) as filtered,
         socket.create_server(("127.0.0.1", 0)) as slurmd,
@@ -110,25 +123,25 @@ def test_where_the_quiet_port_is_filtered_slurmd_is_asked(reach: Reach, monkeypa
             client.setblocking(False)
             client.connect_ex(filtered.getsockname())
         monkeypatch.setattr("slurm_plugin.manager.reach.QUIET_PORT", filtered.getsockname()[1])
-        slurmd.settimeout(5)
-        reach.watch({"n1": slurmd.getsockname()})
+        slurmd.settimeout(60)
+        hasty.watch({"n1": slurmd.getsockname()})
         for _ in range(2):
             slurmd.accept()[0].close()
-        assert reach.silent_since() == {}
+        until(lambda: hasty.silent_since() == {})
         for client in waiting:
             client.close()
 
 
-def test_nodes_that_can_never_be_reached(reach: Reach, hosts: list[Host]) -> None:
+def test_nodes_that_can_never_be_reached(hasty: Reach, hosts: list[Host]) -> None:
     hosts[0].down()
-    reach.watch({"n1": hosts[0].target, "n2": ("no-such-host.invalid", 6818)})
-    until(lambda: set(reach.silent_since()) == {"n1", "n2"})
-    assert reach.own_network_suspect()
-    reach.watch({"n1": hosts[0].target})
-    assert set(reach.silent_since()) == {"n1"}
-    assert not reach.own_network_suspect(), "one node alone tells nothing"
-    reach.watch({})
-    assert reach.silent_since() == {}
+    hasty.watch({"n1": hosts[0].target, "n2": ("no-such-host.invalid", 6818)})
+    until(lambda: set(hasty.silent_since()) == {"n1", "n2"})
+    assert hasty.own_network_suspect()
+    hasty.watch({"n1": hosts[0].target})
+    assert set(hasty.silent_since()) == {"n1"}
+    assert not hasty.own_network_suspect(), "one node alone tells nothing"
+    hasty.watch({})
+    assert hasty.silent_since() == {}
 
 
 def test_one_node_that_answers_clears_the_suspicion(reach: Reach, hosts: list[Host]) -> None:
@@ -148,8 +161,8 @@ def test_a_new_address_or_a_break_begins_the_count_anew(reach: Reach, hosts: lis
     reach.watch({"n1": hosts[1].target})
     until(lambda: reach.silent_since().get("n1", first) > first)
     second = reach.silent_since()["n1"]
-    with reach._lock:  # as if this process had been stopped for a minute
-        reach._contacts["n1"] = _Contact(time.monotonic() - 60, second - 60)
+    with reach._lock:  # as if this process had been stopped for ten minutes
+        reach._contacts["n1"] = _Contact(time.monotonic() - 600, second - 600)
     until(lambda: reach.silent_since()["n1"] > second)
 
 

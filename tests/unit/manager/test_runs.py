@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import time
 from dataclasses import replace
 from pathlib import Path
 
@@ -11,6 +10,7 @@ from job_wrapper.store import RunLog, open_store
 from job_wrapper.store.io_types import Kind, ObjectStore, Writer
 from slurm_plugin.manager.runs import RunReader
 from slurm_plugin.manager.say import Once
+from tests.unit.manager.test_reach import until
 from tests.unit.reconcile.views import job
 
 ENDED = job(12, "FAILED", end_time=1000)
@@ -61,17 +61,11 @@ def test_read_in_the_background_once_and_again_after_a_fault(tmp_path: Path) -> 
     reader = RunReader("c", flaky, Once(), wake=lambda: woken.append(1))
     reader.start()
     reader.look_up([ENDED])
-    for _ in range(200):
-        if reader._not_before:
-            break
-        time.sleep(0.01)
+    until(lambda: bool(reader._not_before))
     assert reader.found() == {}, "unknown is not 'no run'"
     reader._not_before.clear()
     reader.look_up([ENDED])
-    for _ in range(300):
-        if reader.found():
-            break
-        time.sleep(0.02)
+    until(lambda: bool(woken))
     assert [t.run for t in reader.found()[12]] == ["c/12/main"]
     assert woken == [1]
     reader.look_up([])
@@ -86,9 +80,6 @@ def test_a_job_whose_runs_cannot_be_read_does_not_hold_up_the_others(tmp_path: P
     reader = RunReader("c", lambda: store(tmp_path), Once())
     reader.start()
     reader.look_up([ENDED, job(13, "FAILED", end_time=1000)])
-    for _ in range(300):
-        if reader.found():
-            break
-        time.sleep(0.02)
+    until(lambda: bool(reader.found()))
     reader.stop()
     assert {number: [t.run for t in tails] for number, tails in reader.found().items()} == {13: ["c/13/main"]}

@@ -69,16 +69,10 @@ class Stage:
     def _look(self) -> Any:
         if self.hang:
             self.hangs.set()
-            self.let_go.wait(20)
+            self.let_go.wait(120)
         if self.fault is not None:
             raise self.fault
         return view()
-
-    def end(self) -> None:
-        self.let_go.set()
-        self.loop.stop()
-        self.thread.join(20)
-        assert not self.thread.is_alive()
 
 
 def test_the_watchdog_hears_of_passes_that_end_and_of_none_that_hangs(tmp_path: Path) -> None:
@@ -90,7 +84,7 @@ def test_the_watchdog_hears_of_passes_that_end_and_of_none_that_hangs(tmp_path: 
     assert told[0] == "READY=1"
     assert told[1] == "STATUS=acting: 0 jobs, 0 machines"
     stage.hang = True
-    assert stage.hangs.wait(20)
+    assert stage.hangs.wait(60)
     before = len(listener.hear())
     assert listener.hear()[before:] == [], "a pass that hangs is told of by nobody"
     stage.hang, stage.fault = False, ValueError("what nobody thought of")
@@ -100,9 +94,11 @@ def test_the_watchdog_hears_of_passes_that_end_and_of_none_that_hangs(tmp_path: 
     stage.fault = None
     listener.until(lambda words: words[-1] == "WATCHDOG=1" and "STATUS=acting: 0 jobs, 0 machines" in words[before:])
     stage.why = "another acts now"
-    stage.thread.join(20)
-    assert listener.hear()[-1] == "STOPPING=1", "it ends by itself where it may act no more"
-    stage.end()
+    # Read meanwhile: what the kernel has no room for is not told.
+    listener.until(lambda words: words[-1] == "STOPPING=1")
+    stage.thread.join(60)
+    assert not stage.thread.is_alive(), "it ends by itself where it may act no more"
+    assert listener.hear()[-1] == "STOPPING=1"
 
 
 def test_the_status_names_what_is_not_well() -> None:

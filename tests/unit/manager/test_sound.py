@@ -19,14 +19,14 @@ from tests.unit.manager.test_parts import MAIN, start, without_slurmctld
 
 
 def spoil(path: Path) -> None:
-    """All of its pages but the first, which the write before has readers look at anew."""
-    with contextlib.closing(sqlite3.connect(path, timeout=20)) as db:
-        db.execute("INSERT INTO events (time, kind, job, node, text, detail) VALUES (1, 'x', 0, '', '', '')")
-        db.commit()
+    """All of its pages but the first, which is written last: then readers look at all of them anew."""
+    with contextlib.closing(sqlite3.connect(path, timeout=120)) as db:
+        (version,) = db.execute("PRAGMA user_version").fetchone()
         assert db.execute("PRAGMA wal_checkpoint(TRUNCATE)").fetchone()[0] == 0, "nobody held it up"
-    with path.open("r+b") as file:
-        file.seek(4096)
-        file.write(os.urandom(path.stat().st_size - 4096))
+        with path.open("r+b") as file:
+            file.seek(4096)
+            file.write(os.urandom(path.stat().st_size - 4096))
+        db.execute(f"PRAGMA user_version={version}")
 
 
 def test_the_manager_ends_with_a_word_and_begins_anew_once_it_is_started_again(tmp_path: Path) -> None:
@@ -39,8 +39,9 @@ def test_the_manager_ends_with_a_word_and_begins_anew_once_it_is_started_again(t
     assert manager.returncode == 2, log
     assert f"the ledger was damaged while the manager ran ({path}: " in log
     assert not list(path.parent.glob("*.damaged-*")), "moved by who opens it, when nobody writes to it any more"
-    again = start(config, listener.environ)
+    listener.hear()
     listener.words.clear()
+    again = start(config, listener.environ)
     listener.until(lambda words: words.count("WATCHDOG=1") >= 5)
     again.send_signal(signal.SIGTERM)
     _, log = again.communicate(timeout=120)

@@ -49,12 +49,12 @@ class Waiting:
         with my_turn(state, watch, service, self.stopped) as self.lock:
             self.acts.set()
             if self.lock is not None:
-                self.over.wait(20)
+                self.over.wait(120)
 
     def end(self) -> None:
         self.stopped.set()
         self.over.set()
-        self._thread.join(20)
+        self._thread.join(60)
         assert not self._thread.is_alive()
 
 
@@ -71,7 +71,7 @@ def test_one_waits_while_another_machines_manager_holds_the_lock_and_takes_over_
         assert told[0].startswith("STATUS=standing by: ")
         assert "process 77 on ctl-a" in told[0]
         assert told[1] == "READY=1", "waiting is what this service does here"
-    assert waiting.acts.wait(20)
+    assert waiting.acts.wait(60)
     assert (tmp_path / "manager.lock").read_text() == f"{os.getpid()} {HERE}\n"
     waiting.end()
 
@@ -90,7 +90,7 @@ def test_it_waits_for_its_own_controller_to_act_and_steps_down_for_another(tmp_p
     assert (tmp_path / "requests").is_dir(), "slurmctld's programs need it whoever acts"
     assert not waiting.acts.is_set()
     slurm.told = Controller("ctl-a", False), Controller(HERE, True)
-    assert waiting.acts.wait(20)
+    assert waiting.acts.wait(60)
     assert waiting.lock is not None
     watch = Watch(slurm, HERE)
     post = Post(waiting.lock, watch)
