@@ -36,11 +36,11 @@ def call(site: Path, program: str, *arguments: str, closed: bool = True, **envir
     env = {"SLURM_CONF": f"{site}/slurm.conf", **environment}
     ended, held = os.pipe()
     try:
-        subprocess.run(["/bin/sh", "-c", script, *command], env=env, check=False, timeout=30, pass_fds=[held])
+        subprocess.run(["/bin/sh", "-c", script, *command], env=env, check=False, timeout=120, pass_fds=[held])
     finally:
         os.close(held)
     # What goes on in the background holds the other end.
-    assert select.select([ended], [], [], 30)[0]
+    assert select.select([ended], [], [], 120)[0]
     os.close(ended)
 
 
@@ -129,7 +129,7 @@ def test_a_disk_that_hangs_does_not_keep_slurmctld_waiting(site: Path) -> None:
     os.mkfifo(site / "burst.yaml")  # opening it takes until somebody writes
     command = [BIN / "spotburst-resume", "c[1-2]"]
     done = subprocess.run(
-        command, env={"SLURM_CONF": f"{site}/slurm.conf"}, capture_output=True, check=False, timeout=30
+        command, env={"SLURM_CONF": f"{site}/slurm.conf"}, capture_output=True, check=False, timeout=120
     )
     assert (done.returncode, done.stdout, done.stderr) == (0, b"", b"")
     assert read_requests(site / "state") == []

@@ -14,6 +14,7 @@ from job_wrapper.store import PartWriter, RunLog, open_store, run_path, write_ma
 from job_wrapper.store.claim import Claim
 from job_wrapper.store.io_types import Entry, ObjectStore, Writer
 from slurm_plugin.cli.app import start
+from slurm_plugin.slurm import command
 
 BURST = """\
 cluster: demo
@@ -127,6 +128,9 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("SPOTBURST_CONFIG", str(tmp_path / "burst.yaml"))
     monkeypatch.setenv("TZ", "UTC")
+    # A command that has to wait for this machine's processors is no slurmctld that hangs.
+    run = command.run
+    monkeypatch.setattr(command, "run", lambda words, *, env, timeout: run(words, env=env, timeout=120.0))
     return Site(tmp_path)
 
 

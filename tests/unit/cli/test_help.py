@@ -108,6 +108,13 @@ def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
         + f"{tmp_path}/ran\n"
     )
     squeue.chmod(0o755)
+    # As the installed one, but that squeue is given the time that a busy machine takes to start it.
+    program = tmp_path / "spotburst"
+    program.write_text(
+        f"#!{sys.executable}\nimport sys\nfrom slurm_plugin.cli import completion, main\n"
+        "completion.PATIENCE = 120.0\nsys.exit(main())\n"
+    )
+    program.chmod(0o755)
     monkeypatch.setenv("PATH", f"{tmp_path}:{PROGRAM.parent}:{os.environ['PATH']}")
 
 
@@ -145,7 +152,7 @@ def test_fish_and_zsh_are_answered(slurm: None, tmp_path: Path) -> None:
     assert [line.split("\t")[0] for line in done.stdout.splitlines()] == ["123", "124_1"]
     assert "train" in done.stdout
     environ |= {VARIABLE: "complete_zsh", "_TYPER_COMPLETE_ARGS": "spotburst describe 124"}
-    said = subprocess.run([PROGRAM], env=environ, capture_output=True, text=True, check=False)
+    said = subprocess.run([tmp_path / "spotburst"], env=environ, capture_output=True, text=True, check=False)
     assert said.stdout.startswith("_arguments")
     assert "124_1" in said.stdout
     zsh = need_program("zsh")

@@ -17,7 +17,8 @@ OFFERING = f"gcp/{REGION}/{REGION}-a/g2-standard-8/spot"
 
 
 @pytest.fixture
-def cloud(site: Site) -> Iterator[GcpCatalog]:
+def cloud(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[GcpCatalog]:
+    monkeypatch.setattr("slurm_plugin.cloud.gcp.client.READ_TIMEOUT", 120.0)  # a busy machine is no cloud that hangs
     with gcp_catalog() as served:
         served.types = {f"{REGION}-a": [machine_type("g2-standard-8", 8, 32768, "nvidia-l4", 1)]}
         provider = f"{{type: gcp, project: p, region: {REGION}, endpoint_url: '{served.url}', image: i, subnetwork: s}}"

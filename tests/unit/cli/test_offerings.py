@@ -32,7 +32,8 @@ machines: [{provider: local, instance_type: small, on_demand: 36, spot: 9}]
 
 
 @pytest.fixture
-def ledger(site: Site) -> Iterator[Ledger]:
+def ledger(site: Site, monkeypatch: pytest.MonkeyPatch) -> Iterator[Ledger]:
+    monkeypatch.setattr("slurm_plugin.placement.cooling.FIRST_COOLING", 1200.0)  # longer than a test takes
     burst = site.folder / "burst.yaml"
     text = burst.read_text().replace("offerings: [{provider: local, instance_type: small}]}", "\n")
     assert text != burst.read_text()

@@ -27,7 +27,7 @@ def program(tmp_path: Path) -> Iterator[None]:
         "KEY": KEY,
         "SPOTBURST_SOCKET": "/x",
     }
-    running = subprocess.Popen(["sleep", "60"], env=own, cwd=tmp_path)
+    running = subprocess.Popen(["sleep", "600"], env=own, cwd=tmp_path)
     yield
     running.kill()
     running.wait()

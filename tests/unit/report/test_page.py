@@ -113,9 +113,13 @@ def test_nothing_that_others_wrote_is_taken_for_markup(
     assert "{{ 7 * 7 }}" in text
     assert "\u202e" not in text and "\x1b" not in text
     # What an attacker might get in all the same would neither run nor call home.
-    look.page.evaluate(
-        "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://192.0.2.1/x\" onerror=\"alert(3)\">')"
-    )
+    with (
+        look.page.expect_event("requestfailed", timeout=120_000),
+        look.page.expect_event("console", timeout=120_000),
+    ):
+        look.page.evaluate(
+            "document.body.insertAdjacentHTML('beforeend', '<img src=\"http://192.0.2.1/x\" onerror=\"alert(3)\">')"
+        )
     look.page.wait_for_timeout(300)
     assert look.said and all("Content Security Policy" in line for line in look.said)
     assert look.refused == ["http://192.0.2.1/x: csp"]

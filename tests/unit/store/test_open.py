@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import socket
 import subprocess
 import sys
 from pathlib import Path
@@ -76,8 +77,11 @@ def test_a_folder_that_cannot_be_written_is_refused(tmp_path: Path) -> None:
 def test_a_server_that_cannot_be_reached_is_told(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("AWS_ACCESS_KEY_ID", "x")
     monkeypatch.setenv("AWS_SECRET_ACCESS_KEY", "x")
-    with pytest.raises(StoreError, match=r"s3://bucket/x/.*the server can't be reached \(Connection refused\)"):
-        open_store("s3://bucket/x", endpoint_url="http://127.0.0.1:22098")
+    with socket.socket() as nobody:  # has the port, and does not listen
+        nobody.bind(("127.0.0.1", 0))
+        url = f"http://127.0.0.1:{nobody.getsockname()[1]}"
+        with pytest.raises(StoreError, match=r"s3://bucket/x/.*the server can't be reached \(Connection refused\)"):
+            open_store("s3://bucket/x", endpoint_url=url)
     with pytest.raises(StoreRefused, match="endpoint URL"):
         open_store("s3://bucket/x", endpoint_url="127.0.0.1:22098")
     monkeypatch.setenv("AWS_CA_BUNDLE", "/nonexistent.pem")
