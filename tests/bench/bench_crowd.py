@@ -39,7 +39,7 @@ PATIENCE = 400.0
 
 def settings(faults: int) -> dict[str, object]:
     """``bench_chaos`` on more nodes, some of which take 20 s to boot."""
-    plan = default_settings(NODES, gpus=0, grace_time=30, suspend_time=20)
+    plan = default_settings(NODES, gpus=0, grace_time=30, suspend_time=20, zones=("a", "b", "c"))
     (spot,), (first, urgent) = plan["nodesets"], plan["partitions"]
     plan["providers"]["slow"] = {**plan["providers"]["local"], "boot_time": 20}
     offerings = [{**o, "provider": "slow"} for o in spot["offerings"]]

@@ -15,7 +15,7 @@ from pathlib import Path
 from job_wrapper.errors import StoreError
 from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.cloud.local.cloud import LocalCloud
-from slurm_plugin.cloud.provider import Instance, InstanceState
+from slurm_plugin.cloud.provider import Instance, InstanceState, RefusalKind
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from tests.cluster.counting import Handle, Stage
@@ -171,6 +171,7 @@ def preemption(here: Crowd) -> str:
     nodes = [n.name for n in here.stage.client.nodes()] if "slurmctld" not in here.due else []
     running = [i.node for _, i in here.machines()]
     chosen = here.chance.sample(sorted({*running, *nodes[:4]}), here.chance.choice((1, 1, 3)))
+    seconds = here.chance.choice((1, 1, 15))
     for node in chosen:
         here.asked(
             "sbatch",
@@ -178,9 +179,9 @@ def preemption(here: Crowd) -> str:
             f"--nodelist={node}",
             "--job-name=urgent",
             "--output=/dev/null",
-            "--wrap=sleep 1",
+            f"--wrap=sleep {seconds}",
         )
-    return f"preempted on {', '.join(chosen)}"
+    return f"preempted for {seconds} s on {', '.join(chosen)}"
 
 
 def manager(here: Crowd) -> str:
@@ -211,6 +212,53 @@ def store(here: Crowd) -> str:
     seconds = 1 + 7 * here.chance.random()
     here.later("store", seconds, lambda: away.rename(folder))
     return f"store fails for {seconds:.1f} s"
+
+
+def shortage(here: Crowd) -> str:
+    """The next launches are refused for want of capacity."""
+    times = here.chance.choice((1, 3, 6))
+    name = here.chance.choice(here.clouds)
+    here.cluster.cloud(name).refuse(RefusalKind.NO_CAPACITY, times=times)
+    return f"the next {times} launches at {name} are refused"
+
+
+def api(here: Crowd) -> str:
+    """The clouds' APIs do not answer."""
+    here.undo("api")
+    clouds = [here.cluster.cloud(name) for name in here.clouds]
+    for cloud in clouds:
+        cloud.set_reachable(False)
+    seconds = 1 + 11 * here.chance.random()
+    here.later("api", seconds, lambda: [cloud.set_reachable(True) for cloud in clouds])
+    return f"the clouds do not answer for {seconds:.1f} s"
+
+
+def slurmd(here: Crowd) -> str:
+    """``kill -9`` of a node's slurmd; its steps go on."""
+    cloud, instance = here.machine()
+    inside = cloud.find(instance.instance_id).process.pid
+    for pid in _below(inside):
+        with contextlib.suppress(OSError):
+            if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmd":
+                os.kill(pid, signal.SIGKILL)
+                return f"slurmd of {instance.node} killed"
+    return f"{instance.node} has no slurmd"
+
+
+def _below(pid: int) -> list[int]:
+    """All processes that descend from that one."""
+    found = []
+    with contextlib.suppress(OSError):
+        for task in Path(f"/proc/{pid}/task").iterdir():
+            for child in (task / "children").read_text().split():
+                found += [int(child), *_below(int(child))]
+    return found
+
+
+def reboot(here: Crowd) -> str:
+    """An administrator's ``scontrol reboot``, which a node of a cloud can't do."""
+    _, instance = here.machine()
+    return f"scontrol reboot {instance.node}: {here.asked('scontrol', 'reboot', 'ASAP', instance.node) or 'done'}"
 
 
 def requeue(here: Crowd) -> str:
@@ -282,5 +330,5 @@ def wrapper(here: Crowd) -> str:
 
 FAULTS: dict[str, Callable[[Crowd], str]] = {
     f.__name__: f
-    for f in (notice, withdrawn, loss, cut, preemption, manager, slurmctld, store, requeue, hold, suspend, drain, power_down, wrapper)
+    for f in (notice, withdrawn, loss, cut, preemption, manager, slurmctld, store, shortage, api, slurmd, reboot, requeue, hold, suspend, drain, power_down, wrapper)
 }  # fmt: skip
