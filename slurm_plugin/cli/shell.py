@@ -20,7 +20,7 @@ from slurm_plugin.slurm.records import Job
 INSIDE = r"""
 job=$1; shift
 oldest() {
-    for folder in $(ls -d /proc/[0-9]* | sort -t / -k 3 -n); do
+    for folder in $(ls -d /proc/[0-9]* 2>/dev/null | sort -t / -k 3 -n); do
         lines=$( (tr '\0' '\n' <"$folder/environ") 2>/dev/null) || continue
         printf '%s\n' "$lines" | grep -q '^SPOTBURST_SHELL=' && continue
         printf '%s\n' "$lines" | grep -q -x "SLURM_JOB_ID=$job" || continue

@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import contextlib
-import os
 import select
 import socket
 import threading
@@ -13,12 +12,17 @@ from slurm_plugin.errors import ConfigError
 
 
 class Waker:
-    """A datagram socket at ``<state_dir>/manager.sock`` and a pipe for this process itself."""
+    """A datagram socket at ``<state_dir>/manager.sock`` and a pair of sockets for this process itself.
+
+    No bare descriptors: a thread that nudges after the end must not write into what has got their numbers since.
+    """
 
     def __init__(self, path: Path) -> None:
         self.path = path
-        self._read, self._write = os.pipe2(os.O_NONBLOCK | os.O_CLOEXEC)
-        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM | socket.SOCK_NONBLOCK)
+        self._read, self._write = socket.socketpair()
+        self._socket = socket.socket(socket.AF_UNIX, socket.SOCK_DGRAM)
+        for one in (self._read, self._write, self._socket):
+            one.setblocking(False)
         self._stopped = threading.Event()
         try:
             path.unlink(missing_ok=True)  # of a manager that is dead: we hold the lock
@@ -41,24 +45,21 @@ class Waker:
     def nudge(self) -> None:
         """End the wait now."""
         with contextlib.suppress(OSError):
-            os.write(self._write, b"x")
+            self._write.send(b"x")
 
     def wait(self, seconds: float) -> None:
         """Return after ``seconds``, or as soon as there is a reason to look."""
         if self.stopped:
             return
-        listening = self._socket.fileno()
-        ready, _, _ = select.select([self._read, listening], [], [], max(0.0, seconds))
-        with contextlib.suppress(OSError):
-            while self._read in ready:
-                os.read(self._read, 4096)
-        with contextlib.suppress(OSError):
-            while listening in ready:
-                self._socket.recv(4096)
+        ready, _, _ = select.select([self._read, self._socket], [], [], max(0.0, seconds))
+        for one in ready:
+            with contextlib.suppress(OSError):
+                while one.recv(4096):
+                    pass
 
     def close(self) -> None:
         """Remove the socket."""
         self._socket.close()
-        os.close(self._read)
-        os.close(self._write)
+        self._read.close()
+        self._write.close()
         self.path.unlink(missing_ok=True)

@@ -45,6 +45,8 @@ from slurm_plugin.slurm.records import Job, Node
 LONGEST_DELAY = 301.0
 """A requeue's begin time lies cred_expire (default 120 s) + 1 s after it; a longer one was somebody's own choice."""
 WAITS_FOR_NODES = ("Resources", "Priority")
+SETTLED = 10.0
+"""Seconds after which slurmctld, started again, has heard from all nodes that answer."""
 REVOKED = 2.0
 """Seconds after a requeue in which the nodes that the job ran on are left alone by it: whole seconds count, and the order to end may take a moment."""
 LEFT_FOR = 300.0
@@ -58,8 +60,8 @@ def waits_for_begin_time(view: View, job: Job) -> bool:
     if not job.has("PENDING") or job.restart_count < 1 or not job.batch:
         return False
     seen = view.seen.get(job.job_id)
-    if seen is not None and seen.restart_count >= job.restart_count:
-        return False
+    if seen is not None and seen.restart_count >= job.restart_count and not _settled(view):
+        return False  # slurmctld, killed just after it, has forgotten that start
     if job.has("COMPLETING"):
         return True
     return (
@@ -68,6 +70,12 @@ def waits_for_begin_time(view: View, job: Job) -> bool:
         and job.eligible_time > view.now
         and job.eligible_time - job.submit_time <= LONGEST_DELAY
     )
+
+
+def _settled(view: View) -> bool:
+    """Whether slurmctld has answered for so long that its nodes have registered, and that it has ended what they still ran."""
+    since = view.boots.answers_since
+    return since is not None and view.now - since >= SETTLED
 
 
 def _completing_only(job: Job) -> bool:
