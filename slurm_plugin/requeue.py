@@ -136,6 +136,8 @@ class RunTail:
     """It was run with ``--on-interruption fail``."""
     epoch: int = field(default=0, compare=False)
     """Of the newest entry: told in logs, and nothing is decided by it."""
+    time: float = field(default=0.0, compare=False)
+    """When the newest entry was made, in Unix seconds by the node's clock."""
 
     @classmethod
     def of(cls, run: str, entry: Entry) -> RunTail:
@@ -153,6 +155,7 @@ class RunTail:
             exit_code=entry.summary.ended or 0,
             fails=entry.body.get(ON_INTERRUPTION) == FAIL,
             epoch=entry.epoch,
+            time=entry.time,
         )
 
 
@@ -167,6 +170,37 @@ def left_of(entry: Entry) -> float | None:
 def may_need_help(job: Job) -> bool:
     """Whether the store is to be asked about this job at all: to bring it back, or to say why it ended."""
     return not job.has("PENDING", "RUNNING", "COMPLETING") and job.has(*LOST_STATES, NO_MEMORY)
+
+
+FORGOTTEN = 90.0, 900.0
+"""Seconds after slurmctld's start in which it is looked for: what Slurm ends is gone by then, and its nodes have told what they run."""
+
+
+def may_be_forgotten(job: Job, began: float | None, now: float) -> bool:
+    """Whether slurmctld, which ``began`` then, may show an attempt as running that it has ended itself: killed before it had saved that.
+
+    Its nodes tell it that they run no such job, but not again before half an hour is over (22.05.8, 24.11.5: ``_purge_missing_jobs``
+    takes a job for missing 20 s after its last sign of life, and a node that is well registers with every 20th ping).
+    """
+    return (
+        began is not None
+        and job.running
+        and not job.has("CONFIGURING", "COMPLETING")
+        and job.batch
+        and job.requeue
+        and 0 < job.start_time < began
+        and FORGOTTEN[0] <= now - began <= FORGOTTEN[1]
+    )
+
+
+def forgotten(job: Job, runs: Sequence[RunTail], now: float) -> Decision:
+    """What to do about such a job, by its wrappers' last words: bring it back, or hold it, where all of this attempt have long ended for that."""
+    mine = [run for run in runs if run.job_id == job.name_id and run.restart_count == job.restart_count]
+    ended = [run for run in mine if run.kind in (Kind.INTERRUPTED, Kind.SUSPENDED) and now - run.time >= FORGOTTEN[0]]
+    if not mine or ended != mine:
+        return Continue()
+    text = "its attempt has ended, and slurmctld, killed just then, does not know it"
+    return Hold("Suspended", text) if any(run.kind is Kind.SUSPENDED for run in mine) else Requeue("Forgotten", text)
 
 
 def decide(job: Job, runs: Sequence[RunTail], limits: Limits, *, never_started: int = 0) -> Decision:

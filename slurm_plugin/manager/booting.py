@@ -22,6 +22,8 @@ from slurm_plugin.slurm.records import Node, Start
 ASK_EVERY = 10.0
 """Seconds between two questions when slurmctld began. The first is put once such a launch is as old:
 slurmctld has enough to do while it resumes a thousand."""
+ASK_SELDOM = 60.0
+"""The same while nobody waits for the answer."""
 LOOK_EVERY = 5.0
 """Seconds between two tries of a slurmd."""
 
@@ -60,7 +62,8 @@ class Booting:
         if self._answers_since is None:
             self._answers_since = now
         unseen = never_seen(nodes, intents)
-        if any(now - i.created >= ASK_EVERY for i in unseen) and not 0 <= now - self._asked < ASK_EVERY:
+        pause = ASK_EVERY if any(now - i.created >= ASK_EVERY for i in unseen) else ASK_SELDOM
+        if not 0 <= now - self._asked < pause:
             self._start, self._asked = self._ask(), now
         start = self._start
         older = [i for i in unseen if start is not None and i.created < start.began]

@@ -123,7 +123,7 @@ class Observer:
             stranded_since=dict(self.memory.stranded_since),
             boots=boots,
             began=began,
-            runs=self._ended_runs(now, jobs),
+            runs=self._runs(now, jobs, boots.slurmctld_began),
         )
 
     def close(self) -> None:
@@ -276,7 +276,10 @@ class Observer:
             self.once.well("contact")
         return self.reach.silent_since(), suspect
 
-    def _ended_runs(self, now: float, jobs: tuple[Job, ...] | None) -> dict[int, tuple[requeue.RunTail, ...]]:
+    def _runs(
+        self, now: float, jobs: tuple[Job, ...] | None, began: float | None
+    ) -> dict[int, tuple[requeue.RunTail, ...]]:
+        """``began``: slurmctld did then."""
         if self.runs is None:
             return {}
         asks = any(
@@ -289,6 +292,7 @@ class Observer:
                 for job in jobs
                 if (requeue.may_need_help(job) and now - job.end_time <= self.policy.requeue_window)
                 or (asks and _progress_counts(job))
+                or requeue.may_be_forgotten(job, began, now)
             )
         return self.runs.found()
 

@@ -4,6 +4,7 @@
     -------------------------------------------------------------  -----------------------------------------------------------
     running, preempted, and its grace is long over (R29)           requeue: Slurm never would
     running, and one of its nodes has booted since it started      requeue: its processes are gone, and Slurm may not notice
+    running, its run ended, slurmctld was killed meanwhile         ``requeue.forgotten``: requeue, or hold
     ended within requeue_window, its run's log looked up           what ``requeue.decide`` says
     PENDING, held by Slurm after a failed launch                   release, 3 times, then report (cases 23)
     PENDING, priority 0, BadConstraints after a restart (R3)       release, ever more seldom, for a day, and report (cases 21)
@@ -79,6 +80,7 @@ def decide_jobs(view: View, index: Index) -> Iterator[Action]:
                 yield ForgetReleases(job.job_id)
             yield from _overdue(view, job)
             yield from _rebooted(view, job)
+            yield from _forgotten(view, job)
         elif job.has("PENDING"):
             yield from _held(view, job)
             yield from _waited(view, index, job)
@@ -137,6 +139,15 @@ def _rebooted(view: View, job: Job) -> Iterator[Action]:
         if node is not None and node.up and min(node.boot_time, node.slurmd_start_time) > started:
             yield RequeueJob(job.job_id, job.name_id, job.restart_count, f"{name} has booted since the job started")
             return
+
+
+def _forgotten(view: View, job: Job) -> Iterator[Action]:
+    if not requeue.may_be_forgotten(job, view.boots.slurmctld_began, view.now):
+        return
+    decision = requeue.forgotten(job, view.runs.get(job.job_id, ()), view.now)
+    if isinstance(decision, requeue.Requeue | requeue.Hold):
+        hold = isinstance(decision, requeue.Hold)
+        yield RequeueJob(job.job_id, job.name_id, job.restart_count, decision.text, hold=hold)
 
 
 def _ended(view: View, job: Job) -> Iterator[Action]:

@@ -126,7 +126,7 @@ class BootFacts:
     """What tells a node that boots from one that slurmctld takes for booting though its slurmd has long run. Times in Unix seconds."""
 
     slurmctld_began: float | None = None
-    """When slurmctld's process did. None: not known, or not asked since no node boots whose machine has never been a node."""
+    """When slurmctld's process did, as of a minute ago or less. None: not known."""
     answers_since: float | None = None
     """Since when slurmctld has answered each pass. None: it does not now."""
     listening_since: Mapping[str, float] = field(default_factory=dict)

@@ -10,6 +10,7 @@ from typing import Any
 
 import pytest
 
+from job_wrapper.store.io_types import Kind
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.ledger import Ledger
 from slurm_plugin.local_cluster.settings import default_settings
@@ -127,6 +128,37 @@ def test_what_slurmctld_recalls_wrongly_is_set_right(make_cluster: MakeCluster, 
     )
     assert machines(stage) == {n.name for n in nodes(stage).values() if not n.has("POWERED_DOWN")}
     for job in (*jobs, asked):
+        job.finish()
+
+
+def test_what_slurmctld_has_forgotten_of_requeues_is_made_up_for(make_cluster: MakeCluster, tmp_path: Path) -> None:
+    """One job has ended its attempt for a requeue, and another for ``suspend``, of which it knows nothing: they run, by its records. Of a third
+    it knows the requeue, and not that it has begun again."""
+    stage = Stage(make_cluster(settings=settings(6, suspend_time=600)), "22.05")
+    stage.boot(["spot-1", "spot-2", "spot-3"])
+    again = stage.counting("--nodelist=spot-3")
+    stage.cluster.run("scontrol", "requeue", again.id)
+    stage.wait(lambda: again.now.has("PENDING") and not again.now.has("COMPLETING"), "the requeue")
+    stage.cluster.kill_manager()
+    requeued, suspended = stage.counting("--nodelist=spot-1"), stage.counting("--nodelist=spot-2")
+    save(stage, requeued, tmp_path)
+    assert again.now.has("PENDING")
+    stage.cluster.run("scontrol", "requeue", requeued.id)
+    stage.cluster.run("spotburst", "suspend", suspended.id)
+    stage.client.start_now(again.id)
+    again.until_committed(2)
+    stage.wait(lambda: requeued.interrupted and suspended.kinds(Kind.SUSPENDED), "the attempts to end")
+
+    stage.cluster.start_manager()
+    stage.wait(lambda: again.now.running, "the manager to see it run")
+    recall(stage, tmp_path)
+    assert again.now.has("PENDING") and requeued.now.running and suspended.now.running
+    again.until_committed(3, timeout=BOUND)
+    suspended.until(lambda: suspended.now.reason == "job requeued in held state", "to be held", timeout=240)
+    requeued.until_back(2, timeout=240)
+    stage.cluster.run("spotburst", "resume", suspended.id)
+    suspended.until_back(2)
+    for job in (again, requeued, suspended):
         job.finish()
 
 

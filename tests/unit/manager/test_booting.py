@@ -11,7 +11,7 @@ import pytest
 from slurm_plugin.cloud.provider import Instance, InstanceState
 from slurm_plugin.errors import SlurmUnavailable
 from slurm_plugin.ledger_records import Intent
-from slurm_plugin.manager.booting import ASK_EVERY, Booting
+from slurm_plugin.manager.booting import ASK_EVERY, ASK_SELDOM, Booting
 from slurm_plugin.manager.reach import Reach
 from slurm_plugin.manager.say import Once
 from slurm_plugin.reconcile import Listing
@@ -132,7 +132,7 @@ def test_a_machine_whose_slurmd_does_not_listen_yet_does_not_count(booting: Boot
         until(tried)
 
 
-def test_slurm_is_asked_only_while_such_a_node_boots_and_seldom(booting: Booting, slurmctld: Slurmctld) -> None:
+def test_slurm_is_asked_seldom_and_more_often_while_such_a_node_boots(booting: Booting, slurmctld: Slurmctld) -> None:
     for nodes, launches in (
         (boots(), []),
         (boots(), [launch(registered=NOW - 55)]),
@@ -140,11 +140,13 @@ def test_slurm_is_asked_only_while_such_a_node_boots_and_seldom(booting: Booting
         ({}, [launch()]),
         (boots(), [launch(age=9)]),
     ):
-        booting.look(NOW, nodes, launches, cloud())
-    assert slurmctld.asked == 0
+        for second in range(int(ASK_SELDOM)):
+            booting.look(NOW + second, nodes, launches, cloud())
+    assert slurmctld.asked == 1
+    later = NOW + ASK_SELDOM
     for second in range(int(ASK_EVERY) * 2):
-        booting.look(NOW + second, boots(), [launch()], cloud())
-    assert slurmctld.asked == 2
+        booting.look(later + second, boots(), [launch()], cloud())
+    assert slurmctld.asked == 3
 
 
 def test_after_slurmctld_was_silent_everything_is_asked_anew(booting: Booting, slurmctld: Slurmctld) -> None:

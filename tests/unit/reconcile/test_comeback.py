@@ -27,6 +27,7 @@ from slurm_plugin.placement import OfferingState
 from slurm_plugin.reconcile import decide
 from slurm_plugin.reconcile.comeback import LEFT_FOR
 from slurm_plugin.reconcile.flags import agents_notice, cloud_reason
+from slurm_plugin.reconcile.view import BootFacts
 from slurm_plugin.slurm.records import Partition
 from tests.unit.reconcile.views import BIG, NOW, A, B, intent, job, machine, node, policy, view, waiting
 
@@ -385,3 +386,12 @@ def test_five_thousand_nodes_and_ten_thousand_jobs_are_decided_in_linear_time() 
     actions = decide(v)
     assert time.process_time() - start < 30, "not quadratic"
     assert len(of(actions, PowerUp)) > 500
+
+
+@pytest.mark.parametrize(("answers", "started"), [(-60, True), (-3, False), (None, False)])
+def test_a_start_that_a_killed_slurmctld_has_forgotten_is_made_up_for(answers: float | None, started: bool) -> None:
+    """The manager has seen the attempt that Slurm shows as waiting. What its nodes still run of that is ended when they register."""
+    seen = {1: SeenJob(1, 1, "spot", ("n1",))}
+    boots = BootFacts(answers_since=None if answers is None else NOW + answers)
+    v = view([node("n2", "IDLE"), node("n1", "IDLE")], [waiting()], seen=seen, boots=boots)
+    assert bool(of(decide(v), StartNow)) == started

@@ -11,6 +11,7 @@ from job_wrapper.store.io_types import Kind
 from slurm_plugin.actions import Action, ForgetJob, ForgetReleases, ReleaseJob, RememberJob, Report, RequeueJob
 from slurm_plugin.ledger_records import Counter, SeenJob
 from slurm_plugin.reconcile import decide
+from slurm_plugin.reconcile.view import BootFacts
 from slurm_plugin.requeue import RunTail
 from slurm_plugin.slurm.records import Partition
 from tests.unit.reconcile.views import NOW, intent, job, machine, node, view
@@ -65,6 +66,41 @@ def test_a_job_whose_node_has_booted_under_it_is_requeued(
     n1 = replace(node("n1", "ALLOCATED"), boot_time=int(NOW) + boot, slurmd_start_time=int(NOW) + slurmd)
     j = job(**{"nodes": ("n1",), "start_time": int(NOW) - 100, **changes})
     assert bool(of(decide(view(jobs=[j], **{**ON_N1, "nodes": [n1]})), RequeueJob)) == requeued
+
+
+RUNS = {"nodes": ("n1",), "start_time": int(NOW) - 500, "restart_count": 1, "batch": True}
+GONE = RunTail("c/1/main", Kind.INTERRUPTED, "1", 1, 0, 0, True, time=NOW - 200)
+
+
+@pytest.mark.parametrize(
+    ("changes", "tails", "began", "requeued"),
+    [
+        ({}, [GONE], -190, [False]),
+        ({}, [replace(GONE, kind=Kind.SUSPENDED)], -190, [True]),
+        ({}, [GONE, replace(GONE, run="c/1/other", kind=Kind.SUSPENDED)], -190, [True]),
+        ({}, [GONE, replace(GONE, run="c/1/other", kind=Kind.COMMIT)], -190, []),
+        ({}, [GONE, replace(GONE, run="c/1/earlier", kind=Kind.END, restart_count=0)], -190, [False]),
+        ({}, [replace(GONE, restart_count=0)], -190, []),  # of the attempt before
+        ({}, [replace(GONE, job_id="2")], -190, []),
+        ({}, [replace(GONE, time=NOW - 20)], -190, []),  # Slurm is about to end it
+        ({}, [replace(GONE, kind=Kind.COMMIT)], -190, []),
+        ({}, [], -190, []),
+        ({}, [GONE], -30, []),  # its nodes may not have told yet what they run
+        ({}, [GONE], -600, []),  # started since
+        ({"start_time": int(NOW) - 9999}, [GONE], -5000, []),  # nothing like that is looked for any more
+        ({}, [GONE], None, []),
+        ({"requeue": False}, [GONE], -190, []),
+        ({"batch": False}, [GONE], -190, []),
+        ({"states": "RUNNING COMPLETING"}, [GONE], -190, []),
+        ({"states": "RUNNING CONFIGURING"}, [GONE], -190, []),
+    ],
+)
+def test_an_attempt_whose_end_a_killed_slurmctld_has_forgotten(
+    changes: dict[str, Any], tails: list[RunTail], began: float | None, requeued: list[bool]
+) -> None:
+    boots = BootFacts(None if began is None else NOW + began, NOW - 100)
+    v = view(jobs=[job(**{**RUNS, **changes})], runs={1: tuple(tails)}, boots=boots, **ON_N1)
+    assert [action.hold for action in of(decide(v), RequeueJob)] == requeued
 
 
 def test_preempt_mode_cancel_is_left_to_slurm() -> None:
