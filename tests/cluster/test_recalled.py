@@ -152,7 +152,8 @@ def test_what_slurmctld_has_forgotten_of_requeues_is_made_up_for(make_cluster: M
     stage.cluster.start_manager()
     stage.wait(lambda: again.now.running, "the manager to see it run")
     recall(stage, tmp_path)
-    assert again.now.has("PENDING") and requeued.now.running and suspended.now.running
+    stage.wait(lambda: again.now.has("PENDING"), "the start to be forgotten")
+    assert requeued.now.running and suspended.now.running
     again.until_committed(3, timeout=BOUND)
     suspended.until(lambda: suspended.now.reason == "job requeued in held state", "to be held", timeout=240)
     requeued.until_back(2, timeout=240)

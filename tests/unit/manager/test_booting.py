@@ -138,10 +138,11 @@ def test_slurm_is_asked_seldom_and_more_often_while_such_a_node_boots(booting: B
         (boots(), [launch(registered=NOW - 55)]),
         (boots(flags="ALLOCATED"), [launch()]),
         ({}, [launch()]),
-        (boots(), [launch(age=9)]),
     ):
         for second in range(int(ASK_SELDOM)):
             booting.look(NOW + second, nodes, launches, cloud())
+    assert slurmctld.asked == 1
+    booting.look(NOW + ASK_SELDOM - 1, boots(), [launch(age=9 - ASK_SELDOM)], cloud())
     assert slurmctld.asked == 1
     later = NOW + ASK_SELDOM
     for second in range(int(ASK_EVERY) * 2):
