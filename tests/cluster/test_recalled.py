@@ -60,6 +60,15 @@ def seen(stage: Stage) -> set[str]:
         ledger.close()
 
 
+def remembered(stage: Stage) -> dict[int, int]:
+    """Restart counts of the jobs that the manager has seen running."""
+    ledger = Ledger.open_readonly(stage.cluster.config.state_dir / "ledger.db")
+    try:
+        return {job_id: job.restart_count for job_id, job in ledger.seen_jobs().items()}
+    finally:
+        ledger.close()
+
+
 def save(stage: Stage, job: Handle, into: Path) -> None:
     """Have slurmctld save, and keep what it has saved."""
     files = {name: stage.cluster.root / "slurmctld" / name for name in SAVED}
@@ -150,12 +159,12 @@ def test_what_slurmctld_has_forgotten_of_requeues_is_made_up_for(make_cluster: M
     stage.wait(lambda: requeued.interrupted and suspended.kinds(Kind.SUSPENDED), "the attempts to end")
 
     stage.cluster.start_manager()
-    stage.wait(lambda: again.now.running, "the manager to see it run")
+    stage.wait(lambda: remembered(stage).get(int(again.id)) == 1, "the manager to see it run")
     recall(stage, tmp_path)
     stage.wait(lambda: again.now.has("PENDING"), "the start to be forgotten")
     assert requeued.now.running and suspended.now.running
     again.until_committed(3, timeout=BOUND)
-    suspended.until(lambda: suspended.now.reason == "job requeued in held state", "to be held", timeout=240)
+    suspended.until(lambda: suspended.now.has("PENDING") and suspended.now.priority == 0, "to be held", timeout=240)
     requeued.until_back(2, timeout=240)
     stage.cluster.run("spotburst", "resume", suspended.id)
     suspended.until_back(2)
