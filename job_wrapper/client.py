@@ -19,6 +19,7 @@ from typing import Any
 from job_wrapper.errors import CheckpointFailed, Fenced, SpotburstError, StoreAway
 from job_wrapper.protocol import MAX_LINE, SOCKET_VARIABLE, decode, encode
 from job_wrapper.store.io_types import ObjectRef
+from job_wrapper.tell import connected
 
 
 class ConnectionLost(SpotburstError):
@@ -138,17 +139,14 @@ class Connection:
         path = path or os.environ.get(SOCKET_VARIABLE)
         if not path:
             return None
-        stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
         try:
-            stream.settimeout(timeout)
-            stream.connect(path)
-            stream.settimeout(None)
+            stream = connected(path, timeout)
         except OSError as error:
-            stream.close()
             raise ConnectionLost(
                 f"{SOCKET_VARIABLE}={path}: the wrapper does not answer ({error.strerror or error}); "
                 "if this program should run without it, unset that variable"
             ) from error
+        stream.settimeout(None)
         connection = cls(stream)
         _take_signals()
         threading.Thread(target=connection._read, name="spotburst-events", daemon=True).start()

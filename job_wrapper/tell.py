@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import re
 import socket
+import struct
 import sys
 from collections.abc import Sequence
 from typing import Any
@@ -17,6 +18,23 @@ _WAIT = 10.0
 """Seconds that a wrapper is waited for: it never has much to do."""
 
 
+def connected(path: str, seconds: float) -> socket.socket:
+    """A connection to the wrapper, which may have so long to take it. Raises ``OSError`` where it is gone.
+
+    Not with ``settimeout``: Python then makes the socket non-blocking, and Linux refuses at once (EAGAIN) where so many wait already
+    as the wrapper's backlog holds: more ranks than that on a node, or a wrapper that stands still for a moment.
+    """
+    stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
+    try:
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), 0))
+        stream.connect(path)
+        stream.settimeout(seconds)
+    except BaseException:
+        stream.close()
+        raise
+    return stream
+
+
 def tell(completed: int, total: int | None, path: str) -> None:
     """How far the program is. Raises ``OSError`` where the wrapper is gone."""
     send({"type": "progress", "completed": completed, "total": total}, path)
@@ -27,17 +45,13 @@ def send(message: dict[str, Any], path: str) -> None:
 
     Raises ``OSError`` where the wrapper is gone.
     """
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-        stream.settimeout(_WAIT)
-        stream.connect(path)
+    with connected(path, _WAIT) as stream:
         stream.sendall(encode(message))
 
 
 def ask_signal(number: int, path: str) -> float | None:
     """Seconds since the wrapper last had that signal; None: never. Raises ``OSError`` where it is gone, or does not know the question."""
-    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as stream:
-        stream.settimeout(_WAIT)
-        stream.connect(path)
+    with connected(path, _WAIT) as stream:
         stream.sendall(encode({"type": "signal.ask", "number": number}))
         answer = decode(stream.makefile("rb").readline(MAX_LINE))
     ago = answer.get("ago") if answer is not None else 0.0

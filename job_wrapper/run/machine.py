@@ -132,6 +132,8 @@ class Machine(Finishing):
         if notice.kind in TAKES_NODE:
             self._taken.add(event.peer)
         if self._deaf:
+            if notice.kind in TAKES_AWAY:
+                self._unheard[event.peer] = event
             return []
         if notice.kind not in TAKES_AWAY:
             said: Actions = [ev.Say(f"notice: {what}{where} {notice.text}".rstrip())]
@@ -243,6 +245,11 @@ class Machine(Finishing):
 
     def _follow(self, now: float) -> Actions:
         actions: Actions = []
+        if self._unheard and not self._deaf:
+            # The last save of a finished program has failed, and is tried again: it does not hold up the job beyond a notice.
+            unheard, self._unheard = self._unheard, {}
+            for event in unheard.values():
+                actions += self._on_heard(event, now)
         if self._query_at is not None and now >= self._query_at:
             self._query_at = None
             actions += self._query()

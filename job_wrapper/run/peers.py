@@ -28,6 +28,8 @@ class Peers(Leaving):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self._standing: set[str] = set()
+        self._unheard: dict[str, ev.Heard] = {}
+        """By node: notices that came while a finished program's last save was in flight."""
         """Nodes whose notices stand; "" is this one."""
         self._taken: set[str] = set()
         """Those of them that their cloud takes away."""
@@ -44,6 +46,7 @@ class Peers(Leaving):
 
     def _on_withdrawn(self, event: ev.Withdrawn, now: float) -> Actions:
         self._standing.discard(event.peer)
+        self._unheard.pop(event.peer, None)
         self._taken.discard(event.peer)
         interruption = self.interruption
         if self._standing:

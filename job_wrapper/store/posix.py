@@ -15,8 +15,9 @@ import contextlib
 import errno
 import os
 import time
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from pathlib import Path
+from typing import TypeVar
 
 from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.direct import PAGE, direct_length, set_direct
@@ -29,6 +30,7 @@ from job_wrapper.store.same import SameFolder, gone
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 MARK = "~"
+T = TypeVar("T")
 
 
 class PosixStore:
@@ -139,6 +141,16 @@ class PosixStore:
         """
         self._make_directory(self._path(f"{cluster}/jobs"))
 
+    def _read(self, path: str, read: Callable[[], T]) -> T:
+        """``read()``. Where it finds nothing, once more: the file system may have been away, and be back when that is looked for."""
+        for again in (True, False):
+            try:
+                return read()
+            except OSError as error:
+                if not (again and error.errno == errno.ENOENT and self.is_there()):
+                    raise self._unread(error, path) from error
+        raise AssertionError
+
     def _unread(self, error: OSError, path: str) -> StoreError:
         """An object that is not there, or a whole file system that is not: only the first says something about the object."""
         if error.errno == errno.ENOENT and self.is_there():
@@ -148,11 +160,12 @@ class PosixStore:
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""
         path = self._path(key)
-        try:
+
+        def whole() -> bytes:
             with open(open_regular(path), "rb", buffering=0) as file:
                 return file.readall()
-        except OSError as error:
-            raise self._unread(error, path) from error
+
+        return self._read(path, whole)
 
     def get_range(self, key: str, offset: int, length: int) -> bytes:
         """``ObjectStore.get_range``."""
@@ -164,7 +177,8 @@ class PosixStore:
         """``ObjectStore.read_into``."""
         path = self._path(key)
         view = buffer.cast("B")
-        try:
+
+        def fill() -> None:
             fd = open_regular(path)
             try:
                 done = 0
@@ -177,17 +191,14 @@ class PosixStore:
                     done += count
             finally:
                 os.close(fd)
-        except OSError as error:
-            raise self._unread(error, path) from error
+
+        self._read(path, fill)
 
     @contextlib.contextmanager
     def mapped(self, key: str, offset: int, length: int) -> Iterator[memoryview | None]:
         """``length`` bytes from ``offset`` where they lie in the page cache, to be looked at, not written; None where that can't be done."""
         path = self._path(key)
-        try:
-            found = map_file(path, offset, length)
-        except OSError as error:
-            raise self._unread(error, path) from error
+        found = self._read(path, lambda: map_file(path, offset, length))
         with read_pages(found) as view:
             yield view
 
@@ -220,16 +231,20 @@ class PosixStore:
 
     def _scan(self, folder: str) -> builtins.list[os.DirEntry[str]]:
         path = f"{self._root}/{folder}" if folder else self._root
+
+        def entries() -> builtins.list[os.DirEntry[str]]:
+            try:
+                with os.scandir(path) as found:
+                    return list(found)
+            except NotADirectoryError:
+                if self.is_there():
+                    return []
+                raise
+
         try:
-            with os.scandir(path) as entries:
-                return list(entries)
-        except (FileNotFoundError, NotADirectoryError) as error:
-            if not self.is_there():
-                # All of it is away: to show nothing would be to say that there is nothing.
-                raise gone(self._root) from error
-            return []
-        except OSError as error:
-            raise translated(error, path) from error
+            return self._read(path, entries)
+        except ObjectMissing:
+            return []  # all of it being away is another error: to show nothing would be to say that there is nothing
 
     def delete(self, keys: Iterable[str]) -> None:
         """``ObjectStore.delete``; folders that it leaves empty go too."""

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import signal
 
+import pytest
+
 from job_wrapper.errors import ExitCode
 from job_wrapper.notice.types import Notice
 from job_wrapper.run import events as ev
@@ -134,6 +136,29 @@ def test_store_that_stays_away_does_not_keep_the_job_from_being_requeued() -> No
     d(ev.JobSeen(RUNNING))
     assert len(d.took(ev.Requeue)) == 1
     assert d.now < 1125
+
+
+@pytest.mark.parametrize("withdrawn", [False, True])
+def test_notice_while_the_last_files_are_saved_counts_once_the_store_is_away(withdrawn: bool) -> None:
+    d = Drive(state_dirs=True)
+    d(ev.Exited(0))
+    assert d.took(ev.Save)
+    d(reclaim())
+    if withdrawn:
+        d(ev.Withdrawn())
+    assert not d.took(ev.WriteInterrupted)
+    while d.now < 1118 and not d.took(ev.WriteInterrupted):
+        d(ev.CommitFailed("store away", again=True))
+        d.wait(d.now + 1.0)
+    assert bool(d.took(ev.WriteInterrupted)) == (not withdrawn)
+
+
+def test_notice_while_the_last_files_are_saved_is_none_where_that_succeeds() -> None:
+    d = Drive(state_dirs=True)
+    d(ev.Exited(0))
+    d(reclaim())
+    d(ev.Committed(5, 0.5))
+    assert [e.code for e in d.took(ev.WriteEnd)] == [0]
 
 
 def test_notice_withdrawn_before_the_requeue_goes_on() -> None:

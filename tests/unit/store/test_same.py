@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import shutil
+from collections.abc import Callable
 from pathlib import Path
 
 import pytest
@@ -11,6 +12,7 @@ from job_wrapper.errors import ObjectMissing, StoreError
 from job_wrapper.store import RunLog, mark_of, open_store
 from job_wrapper.store.check import check_store
 from job_wrapper.store.io_types import ObjectStore, Put
+from job_wrapper.store.posix import PosixStore
 
 MOUNTED = "was its file system unmounted"
 
@@ -96,3 +98,30 @@ def test_a_mark_stays_and_a_damaged_one_is_made_anew(folder: Path) -> None:
     assert mark_of(open_store(uri)) == mark
     (folder / ".spotburst/store.json").write_bytes(b"{")
     assert mark_of(open_store(uri)) not in ("", mark)
+
+
+@pytest.mark.parametrize(
+    "look",
+    [
+        lambda store: store.get("run/old"),
+        lambda store: store.get_range("run/old", 0, 1),
+        lambda store: next(store.get(info.key) for info in store.list("run/")),
+    ],
+)
+def test_a_store_that_is_back_when_it_is_looked_for_has_lost_nothing(
+    folder: Path, look: Callable[[ObjectStore], bytes], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    store = open_store(f"file://{folder}")
+    store.put("run/old", b"1")
+    away, looks = bare(folder), []
+
+    def back(self: PosixStore) -> bool:
+        if not looks:
+            folder.rmdir()
+            away.rename(folder)
+        looks.append(self)
+        return True
+
+    monkeypatch.setattr(PosixStore, "is_there", back)
+    assert look(store) == b"1"
+    assert len(looks) == 1
