@@ -21,6 +21,10 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from tests.cluster.counting import Handle, Stage
 
 
+LOOKED_AT = "looked at"
+"""Why an administrator drains a node."""
+
+
 @dataclass
 class Crowd:
     """The jobs under fire. One thread uses it."""
@@ -77,7 +81,7 @@ class Crowd:
         until = time.monotonic() + patience
         while True:
             self.look()
-            self.release_held()
+            self.mend()
             late = [
                 job
                 for job in self.jobs
@@ -90,11 +94,13 @@ class Crowd:
                 raise TimeoutError(f"stuck for {patience:g} s:\n{said}\n{self.cluster.diagnostics()}")
             time.sleep(0.5)
 
-    def release_held(self) -> None:
-        """Those that are held though it was undone: it was too early, or slurmctld has lost it, which saves what it is told some seconds later."""
-        held = [f"hold {job.id}" for job in self.jobs] + [f"suspend {job.id}" for job in self.jobs]
-        if "slurmctld" in self.due or any(name in self.due for name in held):
+    def mend(self) -> None:
+        """Release and undrain once more what an undoing has missed: it was too early, or slurmctld, killed seconds later, has forgotten it."""
+        if self.due:
             return
+        for node in self.stage.client.nodes():
+            if node.has("DRAIN") and node.reason.startswith(LOOKED_AT):
+                self.cluster.run("scontrol", "update", f"nodename={node.name}", "state=undrain", check=False)
         for job in self.stage.jobs():
             if job.name_id in {known.id for known in self.jobs} and job.has("PENDING") and job.priority == 0:
                 self.cluster.run("spotburst", "resume", job.name_id, check=False)
@@ -290,7 +296,7 @@ def drain(here: Crowd) -> str:
     _, instance = here.machine()
     node = f"nodename={instance.node}"
     seconds = 15 * here.chance.random()
-    said = here.asked("scontrol", "update", node, "state=drain", "reason=looked at")
+    said = here.asked("scontrol", "update", node, "state=drain", f"reason={LOOKED_AT}")
 
     def undrain() -> None:
         # Where it was set down or powered down meanwhile, spotburst has taken the drain as its own or Slurm has ended it.
