@@ -20,7 +20,6 @@ from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from tests.cluster.counting import Handle, Stage
 
-
 LOOKED_AT = "looked at"
 """Why an administrator drains a node."""
 
