@@ -105,12 +105,12 @@ class Crowd:
                 self.cluster.run("spotburst", "resume", job.name_id, check=False)
 
     def machines(self) -> list[tuple[LocalCloud, Instance]]:
-        """Those that run, whatever their node is doing."""
+        """Those that run, whatever their node is doing, and whether or not their cloud answers the manager."""
         return [
-            (cloud, instance)
+            (cloud, Instance(m.instance_id, "", m.spec["node"], "", InstanceState.RUNNING, 0.0, ""))
             for cloud in (self.cluster.cloud(name) for name in self.clouds)
-            for instance in cloud.instances()
-            if instance.state is InstanceState.RUNNING
+            for m in cloud.yard.machines()
+            if not m.gone and m.spec["provider"] == cloud.name
         ]
 
     def machine(self) -> tuple[LocalCloud, Instance]:
@@ -241,8 +241,8 @@ def api(here: Crowd) -> str:
 def slurmd(here: Crowd) -> str:
     """``kill -9`` of a node's slurmd; its steps go on."""
     cloud, instance = here.machine()
-    inside = cloud.find(instance.instance_id).process.pid
-    for pid in _below(inside):
+    process = cloud.find(instance.instance_id).process
+    for pid in _below(process.pid) if process is not None else ():
         with contextlib.suppress(OSError):
             if Path(f"/proc/{pid}/comm").read_text().strip() == "slurmd":
                 os.kill(pid, signal.SIGKILL)
