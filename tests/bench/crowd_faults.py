@@ -260,12 +260,6 @@ def _below(pid: int) -> list[int]:
     return found
 
 
-def reboot(here: Crowd) -> str:
-    """An administrator's ``scontrol reboot``, which a node of a cloud can't do."""
-    _, instance = here.machine()
-    return f"scontrol reboot {instance.node}: {here.asked('scontrol', 'reboot', 'ASAP', instance.node) or 'done'}"
-
-
 def requeue(here: Crowd) -> str:
     """An administrator's ``scontrol requeue``."""
     job = here.chance.choice(here.jobs)
@@ -282,10 +276,10 @@ def hold(here: Crowd) -> str:
 
 
 def suspend(here: Crowd) -> str:
-    """``spotburst suspend``, and ``resume`` some seconds later."""
+    """``spotburst suspend``, and ``resume`` some seconds later; the checkpoint before it may take longer than that."""
     job = here.chance.choice(here.jobs)
     seconds = 10 * here.chance.random()
-    said = here.asked("spotburst", "suspend", job.id)
+    said = here.asked("spotburst", "suspend", "--no-wait", job.id)
     here.later(f"suspend {job.id}", seconds, lambda: here.cluster.run("spotburst", "resume", job.id, check=False))
     return f"spotburst suspend {job.id} for {seconds:.1f} s: {said}"
 
@@ -335,5 +329,5 @@ def wrapper(here: Crowd) -> str:
 
 FAULTS: dict[str, Callable[[Crowd], str]] = {
     f.__name__: f
-    for f in (notice, withdrawn, loss, cut, preemption, manager, slurmctld, store, shortage, api, slurmd, reboot, requeue, hold, suspend, drain, power_down, wrapper)
+    for f in (notice, withdrawn, loss, cut, preemption, manager, slurmctld, store, shortage, api, slurmd, requeue, hold, suspend, drain, power_down, wrapper)
 }  # fmt: skip
