@@ -33,8 +33,8 @@ Say = Callable[[str], None]
 
 NODES, SLOW = 20, 4
 SILENT_DOWN = 12
-PATIENCE = 400.0
-"""Seconds within which every job must run and commit again once the last fault is over."""
+PATIENCE = 700.0
+"""Seconds within which every job must run and commit again once the last fault is over: refusals may have made the manager wait for minutes."""
 
 
 def settings(faults: int) -> dict[str, object]:

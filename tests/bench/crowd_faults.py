@@ -221,7 +221,7 @@ def store(here: Crowd) -> str:
 
 def shortage(here: Crowd) -> str:
     """The next launches are refused for want of capacity."""
-    times = here.chance.choice((1, 3, 6))
+    times = here.chance.choice((1, 2, 3))
     name = here.chance.choice(here.clouds)
     here.cluster.cloud(name).refuse(RefusalKind.NO_CAPACITY, times=times)
     return f"the next {times} launches at {name} are refused"
