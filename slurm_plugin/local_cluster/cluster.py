@@ -33,6 +33,8 @@ from slurm_plugin.local_cluster.reserve import free_port, reserve_network
 from slurm_plugin.local_cluster.settings import default_settings, place
 from slurm_plugin.slurm.client import SlurmClient
 
+PATIENCE = 60.0
+"""Seconds within which a daemon starts, and answers: the host may be busy with other clusters."""
 COMMANDS = ("ip", "bridge", "unshare", "slurmd", "slurmctld", "munged", "sinfo", "scontrol", "sbatch", "srun")
 
 
@@ -127,7 +129,7 @@ class LocalCluster:
         from slurm_plugin.slurm.cli import CliClient
 
         folder = find_command("scontrol", self.slurm_root)
-        return CliClient(conf=self.slurm_conf, bin_dir=Path(folder).parent if folder else None)
+        return CliClient(Path(folder).parent if folder else None, self.slurm_conf, PATIENCE)
 
     # Start and stop.
 
@@ -251,7 +253,7 @@ class LocalCluster:
         """Authentication of this cluster alone: a key and a socket of its own."""
         command = self.munge.command(self._command("munged"))
         self.daemons.start("munged", command, self.environment, self.log / "munged.log")
-        self.wait_for(self.munge.socket.exists, 10, "munged's socket", alive="munged")
+        self.wait_for(self.munge.socket.exists, PATIENCE, "munged's socket", alive="munged")
 
     def _start_accounting(self) -> None:
         made = self._accounting
@@ -264,7 +266,7 @@ class LocalCluster:
         )
         for name, command, ready in daemons:
             self.daemons.start(name, command, self.environment, self.log / f"{name}.out")
-            self.wait_for(ready, 30, f"{name} to be ready", alive=name)
+            self.wait_for(ready, PATIENCE, f"{name} to be ready", alive=name)
         self.run("sacctmgr", "-i", "add", "cluster", self.config.cluster)
 
     def start_slurmctld(self) -> None:
@@ -272,7 +274,10 @@ class LocalCluster:
         command = without_name_server(self.root / "run", [self._command("slurmctld"), "-D", "-f", str(self.slurm_conf)])
         self.daemons.start("slurmctld", command, self.environment, self.log / "slurmctld.out")
         self.wait_for(
-            lambda: "is UP" in self.run("scontrol", "ping", check=False), 30, "slurmctld's answer", alive="slurmctld"
+            lambda: "is UP" in self.run("scontrol", "ping", check=False),
+            PATIENCE,
+            "slurmctld's answer",
+            alive="slurmctld",
         )
 
     def kill_slurmctld(self, number: int = signal.SIGKILL) -> None:

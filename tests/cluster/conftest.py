@@ -17,6 +17,8 @@ from slurm_plugin.local_cluster.sweep import sweep
 from tests.fixtures.unmet import unmet
 
 MakeCluster = Callable[..., LocalCluster]
+PATIENT = "MessageTimeout=60"
+"""Line of slurm.conf: a busy machine may not answer within Slurm's own 10 s."""
 
 
 @pytest.fixture(scope="session")
@@ -46,13 +48,15 @@ def _maker(folder: Path, stack: ExitStack) -> MakeCluster:
         nonlocal made
         made += 1
         plan = settings if settings is not None else default_settings(nodes, **wanted)
+        lines = dict(site or {})
+        lines["more"] = (PATIENT, *lines.get("more", ()))
         cluster = LocalCluster(
             folder / f"c{made}",
             plan,
             manager=manager,
             slurm_root=slurm_root,
             with_accounting=with_accounting,
-            **(site or {}),
+            **lines,
         )
         return stack.enter_context(cluster)
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import shlex
 import threading
 import time
@@ -19,14 +18,19 @@ from slurm_plugin.slurm.records import Job, Node
 COUNT = """\
 cd "$SPOTBURST_STATE_DIR"
 number=$(cat number 2>/dev/null || echo 0)
-echo "starts at $number"
-until [ -e "$1" ]; do number=$((number + 1)); echo $number > .new; mv .new number; sleep 0.4; done
+begun=$number
+count() { number=$((number + 1)); echo $number > .new; mv .new number; }
+count
+echo "starts at $begun"
+until [ -e "$1" ]; do sleep 0.4; count; done
 echo "ends at $number"
 """
 STATE = "/run/state"
 """In each machine's own /run: an attempt on another machine finds there only what is restored."""
 LOOK = 0.4
 """Seconds between looks; what is seen is shared by all that look meanwhile."""
+SILENCE = 60.0
+"""Seconds for which Slurm may be too busy to answer."""
 
 
 @dataclass
@@ -62,11 +66,16 @@ class Stage:
         self.wait(idle, "the nodes")
 
     def jobs(self) -> tuple[Job, ...]:
-        """All that Slurm knows, at most ``LOOK`` seconds old."""
+        """All that Slurm knows, at most ``LOOK`` seconds old: an older answer may lack what a scene has waited for."""
         with self._lock:
-            if time.monotonic() - self._jobs[0] > LOOK:
-                with contextlib.suppress(SlurmUnavailable):
-                    self._jobs = (time.monotonic(), self.client.jobs())
+            began = time.monotonic()
+            while self._jobs[0] < began - LOOK:
+                asked = time.monotonic()
+                try:
+                    self._jobs = (asked, self.client.jobs())
+                except SlurmUnavailable:
+                    if asked > began + SILENCE:
+                        raise
             return self._jobs[1]
 
     def node(self, name: str) -> Node:
@@ -91,7 +100,7 @@ class Stage:
     def counting(self, *sbatch: str, options: str = "", srun: str = "srun") -> Handle:
         """A job that counts under the wrapper, in its first attempt with a commit."""
         job = self.submit(self.wrapped(options, srun), *sbatch)
-        job.until_committed(1)
+        job.until_counting(1)
         return job
 
     def preempt(self, job: Handle) -> Handle:
@@ -111,7 +120,7 @@ class Handle:
         """As Slurm shows it."""
         found: list[Job] = []
         self.stage.wait(
-            lambda: found.extend(j for j in self.stage.jobs() if j.name_id == self.id) or found, f"job {self.id}", 10
+            lambda: found.extend(j for j in self.stage.jobs() if j.name_id == self.id) or found, f"job {self.id}", 60
         )
         return found[0]
 
@@ -160,6 +169,19 @@ class Handle:
             timeout,
         )
 
+    def until_counting(self, epoch: int, timeout: float = 180) -> None:
+        """Until that attempt's program has said that it counts, and has counted something that is committed.
+
+        What a program says takes its way through srun, and may come after a commit. A machine that vanishes meanwhile takes it along.
+        """
+        self.until(lambda: len(self.starts) >= epoch, f"start {epoch} of its program", timeout)
+        newest = max(entry.seq for entry in self.entries())
+        self.until(
+            lambda: any(e.kind is Kind.COMMIT and e.epoch == epoch and e.seq > newest for e in self.entries()),
+            f"a commit of attempt {epoch}",
+            timeout,
+        )
+
     def until_state(self, *states: str, timeout: float = 180) -> Job:
         self.until(
             lambda: self.now.has(*states) and not self.now.has("COMPLETING"), f"state {' or '.join(states)}", timeout
@@ -174,7 +196,7 @@ class Handle:
 
     def until_back(self, epoch: int = 2, timeout: float = 180) -> None:
         """Until it counts on from its newest checkpoint in that attempt."""
-        self.until_committed(epoch, timeout)
+        self.until_counting(epoch, timeout)
         assert len(self.starts) == epoch
         assert all(number > 0 for number in self.starts[1:]), f"begun anew: {self.starts}"
         assert self.starts == sorted(self.starts)

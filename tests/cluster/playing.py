@@ -16,9 +16,8 @@ from tests.fixtures import debian13
 from tests.fixtures.unmet import unmet
 
 Scene = Callable[[Stage], None]
-
-PATIENT = "MessageTimeout=60"
-"""Line of slurm.conf: with so many jobs at once a busy machine may not answer within Slurm's own 10 s."""
+KILL_WAIT = 30
+"""Slurm's own. What an attempt still does in that time scenes look at; with so many jobs at once it takes more than a private cluster's 5 s."""
 
 
 def scenes(*modules: ModuleType) -> dict[str, Scene]:

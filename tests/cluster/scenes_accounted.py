@@ -26,7 +26,7 @@ def preempt(stage: Stage, job: Handle) -> None:
 def main_job(stage: Stage) -> None:
     """Notice, commit, requeue, resume: ends with the same bits as one that nobody touched."""
     with TemporaryDirectory(dir=stage.cluster.root) as folder:
-        job = Training(stage.cluster, STEPS, 0.05, Path(folder) / "out", options=("--gres=none",)).submit()
+        job = Training(stage.cluster, STEPS, 0.5, Path(folder) / "out", options=("--gres=none",)).submit()
         job.until_step(20)
         stage.cluster.cloud().reclaim(job.node())
         reference = undisturbed(Path(folder) / "undisturbed", STEPS)

@@ -29,9 +29,9 @@ def grace_0(stage: Stage) -> None:
     assert job.now.restart_count == 1
 
 
-def grace_10(stage: Stage) -> None:
+def grace_60(stage: Stage) -> None:
     """SIGTERM reaches the step: it leaves after its checkpoint, without using up the grace."""
-    job = stage.counting("--partition=grace10")
+    job = stage.counting("--partition=grace60")
     stage.preempt(job)
     job.until_back()
     job.finish()
@@ -64,7 +64,7 @@ def grace_300_with_a_signal_for_the_batch_script(stage: Stage) -> None:
 def grace_that_the_wrapper_does_not_hear_of(stage: Stage) -> None:
     """The warning goes to a batch script that ignores it. At the end of the grace the step has KillWait, and saves."""
     job = stage.submit(f"trap '' USR1\n{stage.wrapped()}", "--partition=grace10", "--signal=B:USR1@30")
-    job.until_committed(1)
+    job.until_counting(1)
     stage.preempt(job)
     job.until_back()
     job.finish()
@@ -85,12 +85,13 @@ def wrapper_in_the_batch_script(stage: Stage) -> None:
 
 def program_that_ends_at_the_signal(stage: Stage) -> None:
     """Within the grace, with success: up to 23.11 that would complete the job. The wrapper stays and requeues it."""
+    # Not at once: slurmstepd signals one process after the other, and a program that has ended before the wrapper is told ended by itself.
     program = (
-        "python3 -c 'import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(0)); "
+        "python3 -c 'import signal, sys, time; signal.signal(signal.SIGTERM, lambda *_: sys.exit(time.sleep(0.1))); "
         'print("starts at 1", flush=True); time.sleep(3600)\''
     )
     job = stage.submit(
-        f"srun spotburst run --interval 2s --state-dir /run/state-$SLURM_JOB_ID -- {program}", "--partition=grace10"
+        f"srun spotburst run --interval 2s --state-dir /run/state-$SLURM_JOB_ID -- {program}", "--partition=grace60"
     )
     job.until(lambda: job.starts, "its program")
     stage.preempt(job)
@@ -101,11 +102,11 @@ def program_that_ends_at_the_signal(stage: Stage) -> None:
 
 def no_requeue(stage: Stage) -> None:
     """Said at once. With ``--on-interruption fail`` it is preempted after its checkpoint, and stays ended."""
-    refused = stage.submit(stage.wrapped(), "--partition=grace10", "--no-requeue")
+    refused = stage.submit(stage.wrapped(), "--partition=grace60", "--no-requeue")
     refused.until_state("FAILED")
     assert refused.now.exit_code == ExitCode.NOT_REQUEUEABLE
     assert "was submitted with --no-requeue" in refused.output
-    job = stage.counting("--partition=grace10", "--no-requeue", options="--on-interruption fail")
+    job = stage.counting("--partition=grace60", "--no-requeue", options="--on-interruption fail")
     stage.preempt(job)
     job.until_state("PREEMPTED", "FAILED")
     assert urgent_commits(job) == ["SIGTERM"]
@@ -118,12 +119,12 @@ def without_the_wrapper(stage: Stage) -> None:
     job = stage.submit("""srun bash -c "trap '' TERM; echo began; sleep 3600" """, "--partition=grace10")
     job.until(lambda: "began" in job.output, "its program")
     stage.preempt(job)
-    job.until_running(1)
+    job.until_running(1, timeout=300)
 
 
 def without_the_wrapper_ending_within_the_grace(stage: Stage) -> None:
     """Slurm's own rule, with which nothing here interferes: up to 23.11 it is completed, from 24.05 on requeued."""
-    job = stage.submit("""srun bash -c "trap 'exit 0' TERM; echo began; sleep 3600 & wait" """, "--partition=grace10")
+    job = stage.submit("""srun bash -c "trap 'exit 0' TERM; echo began; sleep 3600 & wait" """, "--partition=grace60")
     job.until(lambda: "began" in job.output, "its program")
     stage.preempt(job)
     if stage.modern:
@@ -137,7 +138,7 @@ def preempted_while_its_node_boots(stage: Stage) -> None:
     job = stage.submit(stage.wrapped(), "--partition=slow", "--nodelist=slow-1")
     job.until(lambda: job.now.has("CONFIGURING"), "its node to boot")
     other = stage.preempt(job)
-    other.until_state("COMPLETED", timeout=200)
+    other.until_state("COMPLETED", timeout=300)
     job.until(
         lambda: job.kinds(Kind.COMMIT), "a commit"
     )  # by its first attempt, or by the next if that one was preempted at its start
@@ -149,9 +150,10 @@ def several_preempted_while_their_nodes_boot(stage: Stage) -> None:
     """slurmctld has signals for nodes whose machines were not even asked for. It must neither stand still for that nor lose a job."""
     jobs = [stage.submit(stage.wrapped(), "--partition=slow", f"--nodelist=slow-{n}") for n in range(3, 7)]
     for job in jobs:
-        job.until(lambda job=job: job.now.has("CONFIGURING"), "its node to boot")
+        # Which boots; on a busy machine it may be up before the last of them has its turn.
+        job.until(lambda job=job: job.now.nodes, "its node")
         stage.preempt(job)
     for job in jobs:
         job.until(lambda job=job: job.kinds(Kind.COMMIT), "a commit")
         job.finish()
-    assert "getaddrinfo" not in (stage.cluster.log / "slurmctld.log").read_text(errors="replace")
+    assert "getaddrinfo(slow-" not in (stage.cluster.log / "slurmctld.log").read_text(errors="replace")

@@ -11,10 +11,10 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster import scenes_accounted
 from tests.cluster.counting import Stage
-from tests.cluster.playing import PATIENT, played, scenes, slurm_root
+from tests.cluster.playing import KILL_WAIT, played, scenes, slurm_root
 from tests.fixtures.private_slurm import VERSIONS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NODES = 8
 SCENES = scenes(scenes_accounted)
@@ -31,7 +31,7 @@ def outcome(
         settings=plan,
         slurm_root=slurm_root(version),
         with_accounting=True,
-        site={"more": (PATIENT, "PreemptType=preempt/qos")},
+        site={"kill_wait": KILL_WAIT, "more": ("PreemptType=preempt/qos",)},
     )
     stage = Stage(cluster, version)
     scenes_accounted.prepare(stage)

@@ -11,7 +11,7 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster import scenes_examples
 from tests.cluster.counting import Stage
-from tests.cluster.playing import PATIENT, played, scenes
+from tests.cluster.playing import played, scenes
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
 
@@ -27,7 +27,7 @@ def outcome(
 ) -> Iterator[dict[str, Future[None]]]:
     plan = default_settings(NODES)
     plan["checkpoints"] = {"interval": "2s"}
-    stage = Stage(make_module_cluster(settings=plan, site={"more": (PATIENT,)}), "22.05")
+    stage = Stage(make_module_cluster(settings=plan), "22.05")
     stage.boot([f"spot-{n}" for n in range(1, NODES + 1)])
     with played(request, stage, SCENES) as futures:
         yield futures

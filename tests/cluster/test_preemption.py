@@ -11,10 +11,10 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster import scenes_ordered, scenes_preempted
 from tests.cluster.counting import Stage
-from tests.cluster.playing import PATIENT, played, scenes, slurm_root
+from tests.cluster.playing import KILL_WAIT, played, scenes, slurm_root
 from tests.fixtures.private_slurm import VERSIONS
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 NODES = 26
 SCENES = scenes(scenes_preempted, scenes_ordered)
@@ -34,7 +34,7 @@ def settings() -> dict[str, object]:
     ]
     plan["partitions"] = [
         first,
-        *({"name": f"grace{t}", "nodesets": ["spot"], "grace_time": t} for t in (0, 10, 300)),
+        *({"name": f"grace{t}", "nodesets": ["spot"], "grace_time": t} for t in (0, 10, 60, 300)),
         {"name": "slow", "nodesets": ["slow"], "grace_time": 10},
         {"name": "rare", "nodesets": ["rare"], "grace_time": 10},
         {**urgent, "nodesets": ["spot", "slow"]},
@@ -47,7 +47,7 @@ def outcome(
     request: pytest.FixtureRequest, make_module_cluster: Callable[..., LocalCluster]
 ) -> Iterator[dict[str, Future[None]]]:
     version = request.param
-    cluster = make_module_cluster(settings=settings(), slurm_root=slurm_root(version), site={"more": (PATIENT,)})
+    cluster = make_module_cluster(settings=settings(), slurm_root=slurm_root(version), site={"kill_wait": KILL_WAIT})
     stage = Stage(cluster, version)
     stage.boot(["rare-1", *(f"spot-{n}" for n in range(1, NODES + 1))])
     with played(request, stage, SCENES) as futures:

@@ -18,11 +18,12 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.timeline import Attempt, attempts
 
 EXAMPLES = Path(__file__).resolve().parents[2] / "examples"
+PACED = Path(__file__).with_name("paced_train.py")
 
 
 @dataclass
 class Training:
-    """One job that runs examples/train.py under the wrapper."""
+    """One job that runs examples/train.py under the wrapper. ``step_time``: seconds a step until ``until_finished`` is called."""
 
     cluster: LocalCluster
     steps: int
@@ -39,10 +40,20 @@ class Training:
         answer = self.cluster.run(
             *("sbatch", "--parsable", f"--output={self.cluster.root}/jobs/%j.out", *self.options),
             *(EXAMPLES / "train.sbatch", *map(str, arguments)),
-            env={"TRAIN": str(EXAMPLES / "train.py"), "TRAIN_PYTHON": sys.executable, **self.environment},
+            env={
+                "TRAIN": str(PACED),
+                "TRAIN_PYTHON": sys.executable,
+                "TRAIN_HURRY": str(self.hurry),
+                **self.environment,
+            },
         )
         self.job = answer.strip()
         return self
+
+    @property
+    def hurry(self) -> Path:
+        """The file that ends the slow steps."""
+        return self.out.with_name(f"{self.out.name}-hurry")
 
     @property
     def run(self) -> str:
@@ -68,7 +79,7 @@ class Training:
         """The job's state as squeue shows it; "" once Slurm has forgotten it."""
         return self.cluster.run("squeue", "-h", "-t", "all", "-j", self.job, "-o", "%T", check=False).strip()
 
-    def until_step(self, step: int, timeout: float = 90) -> None:
+    def until_step(self, step: int, timeout: float = 240) -> None:
         """Wait until a checkpoint at or after that step is committed by the newest attempt."""
 
         def there() -> bool:
@@ -77,7 +88,7 @@ class Training:
 
         self.cluster.wait_for(there, timeout, f"a commit of job {self.job} at step {step} or later")
 
-    def until_epoch(self, epoch: int, timeout: float = 90) -> None:
+    def until_epoch(self, epoch: int, timeout: float = 240) -> None:
         """Wait until that attempt has its checkpoint loaded and has committed."""
 
         def there() -> bool:
@@ -86,8 +97,10 @@ class Training:
 
         self.cluster.wait_for(there, timeout, f"attempt {epoch} of job {self.job}")
 
-    def until_finished(self, timeout: float = 180) -> None:
-        """Wait until Slurm says that the job is completed and the log that the run has ended."""
+    def until_finished(self, timeout: float = 300) -> None:
+        """Nothing more is to happen to it: let it do what is left, and wait until Slurm says that the job is completed and the log that the
+        run has ended."""
+        self.hurry.touch()
         self.cluster.wait_for(
             lambda: self.entries()[-1].kind is Kind.END and self.state() in ("COMPLETED", ""),
             timeout,
