@@ -32,7 +32,7 @@ from tests.cluster.training import Training, assert_no_commit_lost, assert_same,
 
 STEPS = 20
 """Steps a fault; what is left of them after the last one is done at full speed."""
-STEP_TIME = 0.5
+STEP_TIME = 1.0
 PATIENCE = 240.0
 """Seconds within which the run must have recovered from a fault, else it counts as stuck."""
 DISK = "256m"

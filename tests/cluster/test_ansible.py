@@ -27,7 +27,7 @@ from tests.fixtures.nspawn import Machine, machines
 from tests.fixtures.private_slurm import wait_for
 from tests.fixtures.terminal import Terminal
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1500)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(3000)]
 
 ADDRESSES = {"controller": "10.88.7.2", "login": "10.88.7.3", "image": "10.88.7.4"}
 
@@ -131,8 +131,8 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     (shared / "job").write_text(JOB)
     job = login.run("sbatch --parsable /shared/job", user="alice").strip()
     out = shared / f"out-{job}"
-    wait_for(lambda: len(counted(out)) > 3, "the job to count on a node that was booted for it", 180)
-    assert login.run("srun --partition=spot hostname", user="alice", timeout=180).startswith("spot-")
+    wait_for(lambda: len(counted(out)) > 3, "the job to count on a node that was booted for it", 400)
+    assert login.run("srun --partition=spot hostname", user="alice", timeout=400).startswith("spot-")
     assert f"{job} spot R" in login.run("squeue --noheader --format='%i %P %t'", user="alice")
 
     ran_with = (controller.root / "opt/spotburst/bin").readlink()
@@ -147,16 +147,18 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     nodes = {node for _, node in counted(out)}
     assert len(nodes) == 1, "the upgrade cost no attempt"
     controller.run(f"spotburst local reclaim {nodes.pop()} --config /etc/slurm/burst.yaml")
-    wait_for(lambda: len({node for _, node in counted(out)}) == 2, "the job to count on its next node", 180)
+    wait_for(lambda: len({node for _, node in counted(out)}) == 2, "the job to count on its next node", 400)
     (shared / "enough").touch()
-    wait_for(lambda: "COMPLETED" in login.run(f"scontrol show job {job}", check=False), "the job to end", 60)
+    wait_for(lambda: "COMPLETED" in login.run(f"scontrol show job {job}", check=False), "the job to end", 180)
     numbers = [number for number, _ in counted(out)]
     assert sorted(set(numbers)) == list(range(1, max(numbers) + 1)), "no number is left out"
     assert len(json.loads(login.run(f"spotburst attempts {job} --json", user="alice"))) == 2
 
-    wait_for(lambda: powered_down(login), "the machines to be given back", 120)
+    wait_for(lambda: powered_down(login), "the machines to be given back", 300)
     # The site's own nodes are never powered down.
-    wait_for(lambda: login.run("sinfo --noheader --nodes=own-1 --format=%t").split() == ["idle"], "the site's node", 60)
+    wait_for(
+        lambda: login.run("sinfo --noheader --nodes=own-1 --format=%t").split() == ["idle"], "the site's node", 180
+    )
     assert login.run("srun --partition=own hostname", user="alice") == "image\n"
     # A newer build lies there than the one that runs, and it was broken off before.
     ansible.set(spotburst_package=str(built.first))
@@ -170,5 +172,5 @@ def test_a_site_from_first_play_to_last(site: dict[str, Machine], built: Wheels,
     assert not secrets.exists()
     assert login.run("sinfo --noheader --format=%P").split() == ["own"]
     image.run("systemctl restart slurmd")
-    wait_for(lambda: "idle" in login.run("sinfo --noheader --nodes=own-1 --format=%t"), "the site's node", 60)
+    wait_for(lambda: "idle" in login.run("sinfo --noheader --nodes=own-1 --format=%t"), "the site's node", 180)
     assert login.run("srun --partition=own hostname", user="alice") == "image\n"

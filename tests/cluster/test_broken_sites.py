@@ -89,7 +89,7 @@ class SiteUnderTest:
     def stop_manager(self) -> None:
         if self._manager is not None:
             self._manager.terminate()
-            self._manager.wait(20)
+            self._manager.wait(90)
             self._manager = None
 
 

@@ -9,7 +9,7 @@ import pytest
 from tests.bench.bench_chaos import chaos
 from tests.bench.chaos_faults import plan
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1800)]
 
 SEED = 15
 FAULTS = 6

@@ -18,8 +18,9 @@ from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
+from tests.fixtures.private_slurm import wait_for
 
-pytestmark = pytest.mark.cluster
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 AWS = r"""
 token() { curl -sS -X PUT -H 'X-aws-ec2-metadata-token-ttl-seconds: 60' http://169.254.169.254/latest/api/token; }
@@ -44,12 +45,12 @@ def boot(cluster: LocalCluster, *nodes: str) -> list[str]:
     cluster.run("scontrol", "update", f"nodename={names}", "state=power_up")
     # 22.05 forgets a machine that registers before its power thread has taken up the request.
     cluster.wait_for(
-        lambda: all("POWERING_UP" in f for f in flags(cluster, *nodes)), 10, "Slurm to ask for the machines"
+        lambda: all("POWERING_UP" in f for f in flags(cluster, *nodes)), 60, "Slurm to ask for the machines"
     )
     boots = time.time_ns()
     answers = cluster.cloud().launch([LaunchRequest(f"{n}-{boots}", n, "spot", offering) for n in nodes])
     assert all(isinstance(a, Launched) for a in answers)
-    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle"}, 30, f"{names} to register")
+    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle"}, 120, f"{names} to register")
     return [a.instance_id for a in answers if isinstance(a, Launched)]
 
 
@@ -69,7 +70,7 @@ def release(cluster: LocalCluster, *nodes: str) -> None:
     # Down first: a job that was on a machine that is gone would otherwise wait for it for ever.
     cluster.run("scontrol", "update", f"nodename={','.join(nodes)}", "state=down", "reason=gone")
     cluster.run("scontrol", "update", f"nodename={','.join(nodes)}", "state=power_down_force")
-    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle~"}, 30, "power down")
+    cluster.wait_for(lambda: states(cluster, *nodes) == {"idle~"}, 120, "power down")
 
 
 def job_state(cluster: LocalCluster, job: str) -> str:
@@ -77,7 +78,7 @@ def job_state(cluster: LocalCluster, job: str) -> str:
 
 
 def finished(cluster: LocalCluster, job: str) -> str:
-    cluster.wait_for(lambda: job_state(cluster, job) in ("COMPLETED", "FAILED", "CANCELLED"), 60, f"job {job} to end")
+    cluster.wait_for(lambda: job_state(cluster, job) in ("COMPLETED", "FAILED", "CANCELLED"), 180, f"job {job} to end")
     return cluster.output(job)
 
 
@@ -125,10 +126,13 @@ def test_check_on_a_node_names_what_is_broken(cluster: LocalCluster, cloud: Loca
         found = json.loads(cluster.run(*enter, *check, check=False))
         return {one["what"]: (one["state"], one["fix"]) for one in found}
 
-    well = checked()
-    assert {what: state for what, (state, _) in well.items()} == {"node.json": "ok", "agent": "ok", "notices": "ok"}
-    pid = cluster.run(*enter, "pgrep", "-P", "1", "-f", "job_wrapper.agent").strip()
-    cluster.run(*enter, "kill", pid)
+    well = {"node.json": "ok", "agent": "ok", "notices": "ok"}
+    # The agent is started before slurmd, and may be ready after it.
+    cluster.wait_for(lambda: {what: state for what, (state, _) in checked().items()} == well, 60, "all to be well")
+    agent = (*enter, "pgrep", "-P", "1", "-f", "job_wrapper.agent")
+    # Told to end it would look once more, and say so.
+    cluster.run(*enter, "kill", "-KILL", cluster.run(*agent).strip())
+    cluster.wait_for(lambda: not cluster.run(*agent, check=False).strip(), 60, "the agent's end")
     cluster.run(*enter, "touch", "-d", "-1 minute", "/run/spotburst/agent.alive")
     cluster.run(*enter, "ip", "address", "del", "169.254.169.254/32", "dev", "lo")
     broken = checked()
@@ -151,16 +155,16 @@ def test_a_reclaim_is_told_in_the_job_and_takes_the_machine(cluster: LocalCluste
     job = cluster.submit(
         f"{AWS}\nfor i in $(seq 600); do metadata spot/instance-action; sleep 0.2; done", "-w", "spot-1"
     )
-    cluster.wait_for(lambda: "404" in cluster.output(job), 30, "the job's first look")
-    deadline = cloud.reclaim("spot-1", 4).deadline
+    cluster.wait_for(lambda: "404" in cluster.output(job), 60, "the job's first look")
+    deadline = cloud.reclaim("spot-1", 20).deadline
     assert deadline is not None
-    cluster.wait_for(lambda: '"terminate"' in cluster.output(job), 10, "the notice in the job")
+    cluster.wait_for(lambda: '"terminate"' in cluster.output(job), 20, "the notice in the job")
     told = next(line for line in cluster.output(job).splitlines() if "terminate" in line)
     stamp = time.strftime("%Y-%m-%dT%H:%M:%SZ", time.gmtime(int(deadline)))
     assert json.loads(told.removesuffix(" 200")) == {"action": "terminate", "time": stamp}
     machine = cloud.find(instance_id)
     assert machine.process is not None
-    assert machine.process.wait(20), "the machine outlived its deadline though nobody touched it"
+    assert machine.process.wait(80), "the machine outlived its deadline though nobody touched it"
     assert time.time() >= deadline
     assert [i.state for i in cloud.instances() if i.instance_id == instance_id] == [InstanceState.GONE]
     release(cluster, "spot-1")
@@ -168,11 +172,11 @@ def test_a_reclaim_is_told_in_the_job_and_takes_the_machine(cluster: LocalCluste
 
 def test_a_withdrawn_notice_leaves_the_machine(cluster: LocalCluster, cloud: LocalCloud) -> None:
     [instance_id] = boot(cluster, "spot-1")
-    cloud.reclaim("spot-1", 3)
+    cloud.reclaim("spot-1", 18)
     cloud.withdraw("spot-1")
     machine = cloud.find(instance_id)
     assert machine.process is not None
-    assert not machine.process.wait(4)
+    assert not machine.process.wait(19)
     release(cluster, "spot-1")
 
 
@@ -180,15 +184,15 @@ def test_a_cut_off_node_works_on_and_comes_back(cluster: LocalCluster, cloud: Lo
     boot(cluster, "spot-1")
     marks = tmp_path / "marks"
     job = cluster.submit(f"while true; do date +%s%N >> {marks}; sleep 0.1; done", "-w", "spot-1")
-    cluster.wait_for(marks.exists, 30, "the job to run")
+    cluster.wait_for(marks.exists, 90, "the job to run")
     address = cloud.find("spot-1").spec["address"]
     assert reaches(address)
     cloud.cut("spot-1")
     assert not reaches(address)
     before = marks.stat().st_size
-    cluster.wait_for(lambda: marks.stat().st_size > before + 40, 10, "the job to go on while cut off")
+    cluster.wait_for(lambda: marks.stat().st_size > before + 40, 60, "the job to go on while cut off")
     cloud.heal("spot-1")
-    cluster.wait_for(lambda: reaches(address), 10, "the healed node")
+    cluster.wait_for(lambda: reaches(address), 60, "the healed node")
     cluster.run("scancel", job)
     finished(cluster, job)
     release(cluster, "spot-1")
@@ -198,7 +202,7 @@ def test_a_vanished_node_is_gone_at_once(cluster: LocalCluster, cloud: LocalClou
     boot(cluster, "spot-1")
     marks = tmp_path / "marks"
     cluster.submit(f"while true; do date +%s%N >> {marks}; sleep 0.05; done", "-w", "spot-1")
-    cluster.wait_for(marks.exists, 30, "the job to run")
+    cluster.wait_for(marks.exists, 90, "the job to run")
     cloud.vanish("spot-1")
     size = marks.stat().st_size
     time.sleep(0.5)
@@ -209,7 +213,7 @@ def test_a_vanished_node_is_gone_at_once(cluster: LocalCluster, cloud: LocalClou
 def test_slurmctld_comes_back_with_its_jobs(cluster: LocalCluster) -> None:
     boot(cluster, "spot-1")
     job = cluster.submit("sleep 300", "-w", "spot-1")
-    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 30, "the job to run")
+    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 90, "the job to run")
     ran = time.time()
     # Slurm saves its state some seconds after a change, and what it had not saved is lost: a node's address, too.
     cluster.run("scontrol", "update", f"jobid={job}", "comment=x")
@@ -218,7 +222,7 @@ def test_slurmctld_comes_back_with_its_jobs(cluster: LocalCluster) -> None:
     cluster.wait_for(lambda: all(f.exists() and f.stat().st_mtime > ran for f in files), 60, "the saved state")
     cluster.kill_slurmctld()
     cluster.start_slurmctld()
-    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 30, "the job after the restart")
+    cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 90, "the job after the restart")
     cluster.run("scancel", job)
     finished(cluster, job)
     release(cluster, "spot-1")
@@ -232,7 +236,7 @@ def test_a_cluster_leaves_no_trace(make_cluster, tmp_path: Path) -> None:
     made.cloud().cut("spot-2")
     assert traces(tmp_path) != before
     made.stop()
-    made.wait_for(lambda: traces(tmp_path) == before, 10, "the last traces to go")
+    made.wait_for(lambda: not left(tmp_path, before), 60, "the last traces to go")
 
 
 OWNER = """
@@ -266,10 +270,10 @@ def test_what_a_killed_owner_left_is_swept(able: None, tmp_path: Path) -> None:
     assert folder in sweep()
     assert not Path(sockets).exists()
     with LocalCluster(folder, default_settings(1), manager=False) as again:
-        again.wait_for(lambda: traces(tmp_path)["processes"], 5, "the new cluster")
+        again.wait_for(lambda: traces(tmp_path)["processes"], 60, "the new cluster")
         assert int(again.submit("hostname")) > 1, "a job id is used again, and with it a run's name"
         again.stop()
-        again.wait_for(lambda: traces(tmp_path) == before, 10, "the last traces to go")
+        again.wait_for(lambda: not left(tmp_path, before), 60, "the last traces to go")
 
 
 def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path) -> None:
@@ -279,8 +283,8 @@ def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path
     owner.stdout.readline()
     owner.terminate()
     try:
-        assert owner.wait(30) == 128 + signal.SIGTERM
-        assert traces(tmp_path) == before
+        assert owner.wait(120) == 128 + signal.SIGTERM
+        wait_for(lambda: not left(tmp_path, before), "the last traces to go", 2)
     finally:
         owner.kill()
         owner.wait()
@@ -314,6 +318,11 @@ def traces(folder: Path) -> dict[str, list[str]]:
         "mounts": sorted(own),
         "processes": sorted(processes),
     }
+
+
+def left(folder: Path, before: dict[str, list[str]]) -> list[str]:
+    """Traces that were not there before. (Then a cable of another cluster may have hung on none, for the moment in which it is plugged in.)"""
+    return [trace for kind, found in traces(folder).items() for trace in found if trace not in before[kind]]
 
 
 def _ours(link: dict, folder: Path) -> bool:

@@ -16,9 +16,10 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 STEPS = 300
+STEP_TIME = 0.3
 
 
 @pytest.fixture(scope="module")
@@ -57,7 +58,7 @@ def test_a_notice_withdrawn_before_the_checkpoint_is_made(
     def drained() -> bool:
         return any(n.name == node and n.has("DRAIN") for n in cluster.client().nodes())
 
-    job = Training(cluster, STEPS, 0.04, tmp_path / "out").submit()
+    job = Training(cluster, STEPS, STEP_TIME, tmp_path / "out").submit()
     job.until_step(20)
     node = job.node()
     program = program_of(tmp_path / "out")
@@ -67,14 +68,14 @@ def test_a_notice_withdrawn_before_the_checkpoint_is_made(
         cloud.reclaim(node)
         cluster.wait_for(
             lambda: len(machines()) == 2 and drained() and "notice: aws reclaim" in job.output,
-            30,
+            60,
             "the drain, the replacement, and the wrapper to hear of it",
         )
         cloud.withdraw(node)
-        cluster.wait_for(lambda: "the notice was withdrawn" in job.output, 30, "the wrapper to hear of it")
+        cluster.wait_for(lambda: "the notice was withdrawn" in job.output, 40, "the wrapper to hear of it")
     finally:
         os.kill(program, signal.SIGCONT)
-    cluster.wait_for(lambda: machines() == {node} and not drained(), 60, "the replacement's end and the node's return")
+    cluster.wait_for(lambda: machines() == {node} and not drained(), 180, "the replacement's end and the node's return")
     job.until_finished()
     assert len(job.attempts()) == 1
     assert_same(tmp_path / "out", reference)
@@ -82,12 +83,12 @@ def test_a_notice_withdrawn_before_the_checkpoint_is_made(
 
 def test_slurmctld_recalls_a_job_on_a_node_that_is_off(cluster: LocalCluster, reference: Path, tmp_path: Path) -> None:
     """Killed before it saved the requeue, it shows the job running for ever where there is no machine any more."""
-    job = Training(cluster, STEPS, 0.04, tmp_path / "out").submit()
+    job = Training(cluster, STEPS, STEP_TIME, tmp_path / "out").submit()
     job.until_step(20)
     node, saved = job.node(), cluster.root / "slurmctld" / "job_state"
     before = saved.stat().st_mtime_ns
     cluster.run("scontrol", "update", f"JobId={job.job}", "Comment=saved")
-    cluster.wait_for(lambda: saved.stat().st_mtime_ns > before, 30, "slurmctld to save the running job")
+    cluster.wait_for(lambda: saved.stat().st_mtime_ns > before, 90, "slurmctld to save the running job")
     shutil.copy(saved, tmp_path / "job_state")
 
     cluster.kill_manager()
@@ -96,7 +97,7 @@ def test_slurmctld_recalls_a_job_on_a_node_that_is_off(cluster: LocalCluster, re
     cluster.run("scontrol", "update", f"nodename={node}", "state=power_down_force")
     cluster.wait_for(
         lambda: any(n.name == node and n.has("POWERED_DOWN") for n in cluster.client().nodes()),
-        30,
+        90,
         "the node to be off",
     )
     cluster.kill_slurmctld()
@@ -107,7 +108,7 @@ def test_slurmctld_recalls_a_job_on_a_node_that_is_off(cluster: LocalCluster, re
     assert recalled.nodes == (node,)
 
     cluster.start_manager()
-    job.until_epoch(2, 120)
+    job.until_epoch(2)
     job.until_finished()
     assert_same(tmp_path / "out", reference)
     assert_no_commit_lost(job.entries())

@@ -27,7 +27,7 @@ from tests.fixtures.booter_named import HostedAzure, HostedGce
 from tests.fixtures.cloud_api import CloudApi
 from tests.fixtures.gce import REGION, gce
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
 STEPS = 150
 
@@ -100,12 +100,12 @@ def test_reclaimed_on_each_cloud(cluster: LocalCluster, clouds: list[Cloud], tmp
     with ExitStack() as stack:
         booters = {c.name: stack.enter_context(Booter(c.hosted, cluster)) for c in clouds}
         jobs = {
-            c.name: Training(cluster, STEPS, 0.05, tmp_path / c.name, options=(f"--partition={c.name}",)).submit()
+            c.name: Training(cluster, STEPS, 1.0, tmp_path / c.name, options=(f"--partition={c.name}",)).submit()
             for c in clouds
         }
         lost, left = {}, {}
         for name, job in jobs.items():
-            job.until_step(10, 180)
+            job.until_step(10)
             left[name] = job.node()
             lost[name] = booters[name].reclaim(left[name], 30.0)
         for name, job in jobs.items():
@@ -141,5 +141,7 @@ def test_reclaimed_on_each_cloud(cluster: LocalCluster, clouds: list[Cloud], tmp
             assert cloud.api.calls
         nodes = ",".join(f"{c.name}-[1-2]" for c in clouds)
         cluster.run("scontrol", "update", f"nodename={nodes}", "state=power_down")
-        cluster.wait_for(lambda: not any(list(c.hosted.running()) for c in clouds), 60, "all machines to be given back")
+        cluster.wait_for(
+            lambda: not any(list(c.hosted.running()) for c in clouds), 180, "all machines to be given back"
+        )
         assert [b.faults for b in booters.values()] == [[], []]

@@ -13,7 +13,7 @@ from tests.cluster.conftest import MakeCluster
 from tests.cluster.counting import Handle, Stage
 from tests.cluster.test_recalled import recall, save, settings
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 NODES = ("spot-1", "spot-2")
 
@@ -53,10 +53,10 @@ def test_both_ranks_of_a_second_launch_go_on_together(stage: Stage, tmp_path: Pa
     assert len(stepds(job)) == 3, "the batch script's, and one on each node"
 
     recall(stage, tmp_path)
-    job.until(lambda: not stepds(job), "slurmd to end what slurmctld holds to be pending", 60)
+    job.until(lambda: not stepds(job), "slurmd to end what slurmctld holds to be pending")
     stage.client.release(job.id)
-    job.until_committed(2, timeout=60)
-    job.until(lambda: rank_1_serves(job, 2), "rank 1 to go on with rank 0", 30)
+    job.until_committed(2)
+    job.until(lambda: rank_1_serves(job, 2), "rank 1 to go on with rank 0")
     assert (job.now.nodes, job.now.restart_count) == (NODES, 0)
     job.finish()
     assert [entry.epoch for entry in job.entries() if entry.kind is Kind.CLAIM] == [1, 2]
@@ -65,6 +65,6 @@ def test_both_ranks_of_a_second_launch_go_on_together(stage: Stage, tmp_path: Pa
 def test_a_step_that_is_launched_in_parts_has_one_rank_0(stage: Stage) -> None:
     """``srun … : …``, whose parts see ports of their own."""
     job = stage.submit(f"{stage.wrapped(srun='srun -N1')} : {stage.wrapped(srun='-N1')}", "--nodes=2")
-    job.until_committed(1, timeout=60)
-    job.until(lambda: rank_1_serves(job, 1), "rank 1", 30)
+    job.until_committed(1)
+    job.until(lambda: rank_1_serves(job, 1), "rank 1")
     job.finish()

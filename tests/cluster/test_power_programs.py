@@ -28,14 +28,14 @@ def make(version: str, folder: Path) -> PrivateSlurm:
 
 
 @pytest.fixture
-def slurm(tmp_path: Path) -> Iterator[PrivateSlurm]:
-    """This machine's Slurm with the installed programs, and a burst.yaml beside its slurm.conf."""
+def slurm(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[PrivateSlurm]:
+    """This machine's Slurm with the installed programs, and a burst.yaml beside its slurm.conf. Its parameter: ResumeTimeout."""
     folder = tmp_path / "slurm"
     folder.mkdir()
     (folder / "burst.yaml").write_text(f"state_dir: {tmp_path}/state\n")
     private = make("22.05", folder)
     private.programs = (f"{BIN}/spotburst-resume", f"{BIN}/spotburst-suspend", f"{BIN}/spotburst-resume-fail")
-    private.resume_timeout = 3
+    private.resume_timeout = request.param
     private.start()
     try:
         yield private
@@ -43,25 +43,28 @@ def slurm(tmp_path: Path) -> Iterator[PrivateSlurm]:
         private.stop()
 
 
+@pytest.mark.parametrize("slurm", [3], indirect=True)
 def test_slurmctld_leaves_requests(slurm: PrivateSlurm, tmp_path: Path) -> None:
     state = tmp_path / "state"
     state.mkdir()
     job_id = slurm.submit("--partition=spot", "--nodes=2")
-    wait_for(lambda: bool(read_requests(state)), "the resume request")
-    resume = read_requests(state)[0]
-    assert (resume.kind, resume.nodes) == ("resume", ("spot-1", "spot-2"))
+    wait_for(lambda: "resume" in {r.kind for r in read_requests(state)}, "the resume request")
+    resume = next(r for r in read_requests(state) if r.kind == "resume")
+    assert resume.nodes == ("spot-1", "spot-2")
     assert resume.jobs is not None
     assert [(j.job_id, j.nodes, j.resume) for j in resume.jobs] == [(int(job_id), resume.nodes, resume.nodes)]
     assert resume.note == ""
-    wait_for(lambda: "resume_fail" in {r.kind for r in read_requests(state)}, "the nodes to miss ResumeTimeout", 40)
+    wait_for(lambda: "resume_fail" in {r.kind for r in read_requests(state)}, "the nodes to miss ResumeTimeout")
     failed = next(r for r in read_requests(state) if r.kind == "resume_fail")
     assert set(failed.nodes) <= {"spot-1", "spot-2"}
+    slurm.run("scancel", job_id)  # which would take the node again
     CliClient(slurm.bin_dir, slurm.conf).update_nodes(["spot-1"], state="resume")
     CliClient(slurm.bin_dir, slurm.conf).update_nodes(["spot-1"], state="power_up")
     CliClient(slurm.bin_dir, slurm.conf).update_nodes(["spot-1"], state="power_down_force")
     wait_for(lambda: "suspend" in {r.kind for r in read_requests(state)}, "the suspend request")
 
 
+@pytest.mark.parametrize("slurm", [600], indirect=True)
 def test_without_a_state_directory_the_nodes_go_down_and_say_why(slurm: PrivateSlurm, tmp_path: Path) -> None:
     client = CliClient(slurm.bin_dir, slurm.conf)
     job_id = slurm.submit("--partition=spot")
@@ -70,7 +73,7 @@ def test_without_a_state_directory_the_nodes_go_down_and_say_why(slurm: PrivateS
     assert down.reason.startswith("spotburst: ")
     assert f"{tmp_path}/state is not there" in down.reason
     job = next(j for j in client.jobs() if j.name_id == job_id)
-    assert job.restart_count == 1
+    assert job.restart_count >= 1
 
 
 @pytest.mark.parametrize("version", VERSIONS)

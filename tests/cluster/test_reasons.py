@@ -14,9 +14,9 @@ from job_wrapper.store.io_types import Entry, Kind
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.slurm.records import Job
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(400)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-LINES = "while [ ! -e {finish} ]; do echo >> /run/kept/lines; sleep 0.2; done"
+LINES = "echo >> /run/kept/lines; echo begun; while [ ! -e {finish} ]; do echo >> /run/kept/lines; sleep 0.2; done"
 
 
 class Jobs:
@@ -38,7 +38,7 @@ class Jobs:
         store = open_store(uri or self.cluster.config.checkpoints.uri, prove=False)
         return RunLog(store, f"{self.cluster.config.cluster}/{self.ids[name]}/main").entries()
 
-    def until(self, what: Callable[[], object], text: str, seconds: float = 150) -> None:
+    def until(self, what: Callable[[], object], text: str, seconds: float = 240) -> None:
         self.cluster.wait_for(lambda: bool(what()), seconds, text)
 
     def ended(self, name: str, code: int, reason: str) -> None:
@@ -68,11 +68,10 @@ def test_each_reason_is_in_the_log_the_comment_describe_and_the_exit_code(
     jobs.submit("noticed", fails)
     jobs.submit("lost", fails)
     jobs.submit("storeless", f"--uri {own_store} --store-patience 2s")
-    for name, uri in (("noticed", ""), ("lost", ""), ("storeless", own_store)):
-        jobs.until(lambda name=name, uri=uri: jobs.entries(name, uri), f"{name}'s claim")  # type: ignore[misc]
-    time.sleep(1)
+    for name in ("noticed", "lost", "storeless"):
+        jobs.until(lambda name=name: "begun" in cluster.output(jobs.ids[name]).split(), f"{name}'s program")  # type: ignore[misc]
     (elsewhere / "store").rename(elsewhere / "away")
-    cluster.cloud().reclaim(jobs.shown("noticed").nodes[0], notice=20)
+    cluster.cloud().reclaim(jobs.shown("noticed").nodes[0])
     cluster.cloud().vanish(jobs.shown("lost").nodes[0])
     cluster.cloud().reclaim(jobs.shown("storeless").nodes[0], notice=10)
 

@@ -94,7 +94,7 @@ def node(client: SlurmClient, name: str) -> Node:
 
 
 def until(look: Callable[[], bool], what: str) -> None:
-    wait_for(look, what, 20)
+    wait_for(look, what)
 
 
 def test_version(client: SlurmClient, slurm: PrivateSlurm) -> None:

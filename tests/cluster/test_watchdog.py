@@ -16,7 +16,7 @@ from tests.fixtures.nspawn import machines
 from tests.fixtures.private_slurm import wait_for
 from tests.fixtures.unmet import unmet
 
-pytestmark = [pytest.mark.cluster, pytest.mark.timeout(300)]
+pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
 REPOSITORY = Path(__file__).resolve().parents[2]
 PROGRAM = """\
@@ -48,7 +48,7 @@ def test_systemd_starts_a_manager_that_hangs_again(tmp_path: Path) -> None:
             "etc/slurm/slurm.conf": "ClusterName=local\n",
             "etc/slurm/burst.yaml": yaml.safe_dump(settings),
             "etc/systemd/system/spotburst-manager.service": unit,
-            "etc/systemd/system/spotburst-manager.service.d/soon.conf": "[Service]\nWatchdogSec=6\nTimeoutAbortSec=2\n",
+            "etc/systemd/system/spotburst-manager.service.d/soon.conf": "[Service]\nWatchdogSec=30\nTimeoutAbortSec=2\n",
         }.items():
             (machine.root / path).parent.mkdir(parents=True, exist_ok=True)
             (machine.root / path).write_text(text)
@@ -59,7 +59,7 @@ def test_systemd_starts_a_manager_that_hangs_again(tmp_path: Path) -> None:
         wait_for(lambda: "not well: " in machine.run(show.format("StatusText")), "its status")
         assert "Slurm" in machine.run(show.format("StatusText"))
         machine.run(f"kill -STOP {first}")
-        wait_for(lambda: machine.run(show.format("MainPID")).strip() not in ("0", first), "another one", 60)
-        wait_for(lambda: machine.run(show.format("ActiveState")).strip() == "active", "it to be ready", 60)
+        wait_for(lambda: machine.run(show.format("MainPID")).strip() not in ("0", first), "another one", 180)
+        wait_for(lambda: machine.run(show.format("ActiveState")).strip() == "active", "it to be ready", 180)
         assert int(machine.run(show.format("NRestarts"))) >= 1
         assert "Watchdog timeout" in machine.run("journalctl --unit spotburst-manager --no-pager")
