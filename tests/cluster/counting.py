@@ -63,7 +63,7 @@ class Stage:
                 self.client.update_nodes(off, state="power_up")
             return all(n.up and n.has("IDLE") for n in found)
 
-        self.wait(idle, "the nodes")
+        self.wait(idle, "the nodes", 300)
 
     def jobs(self) -> tuple[Job, ...]:
         """All that Slurm knows, at most ``LOOK`` seconds old: an older answer may lack what a scene has waited for."""
