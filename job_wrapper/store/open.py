@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
 from pathlib import Path
 from urllib.parse import unquote, urlsplit
 
-from job_wrapper.errors import StoreError, StoreRefused
+from job_wrapper.errors import Damaged, ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store.checksum import checksum
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.paths import PROOF_KEY
@@ -59,9 +60,11 @@ def mark_of(store: ObjectStore) -> str:
 
 
 def _require_mark(store: PosixStore, mark: str) -> None:
-    """Raises ``StoreError`` where there is none, or not that one."""
+    """Raises ``StoreError`` where there is none, or not that one, and what else keeps it from being read."""
     found = mark_of(store)
     if not found:
+        with contextlib.suppress(ObjectMissing, Damaged):
+            store.get(PROOF_KEY)
         raise StoreError(
             f"{store.uri}: nobody has used this folder for checkpoints yet ({PROOF_KEY} is missing), but it was in use before. "
             "Is its file system mounted on this node? If it is, mark the folder: spotburst store check " + store.uri

@@ -8,10 +8,13 @@ from __future__ import annotations
 
 import os
 import stat
-from pathlib import Path
 
-from job_wrapper.errors import StoreError
+from job_wrapper.errors import Damaged, StoreError
 from job_wrapper.store.paths import PROOF_KEY
+from job_wrapper.store.regular import open_regular
+
+MOST = 4096
+"""Bytes of a mark that are looked at: it has far fewer."""
 
 
 def gone(root: str) -> StoreError:
@@ -30,8 +33,11 @@ class SameFolder:
         self.mark = self._read()
 
     def learn(self) -> None:
-        """The folder as it is now is the one. Whoever has just marked it calls this."""
-        self._seen, self.mark = self._standing(), self._read()
+        """Its mark as it is now. Whoever may just have marked it calls this. Raises ``StoreError`` where it does not stand any more."""
+        mark = self._read()
+        if not self.stands():  # after it was read: else it could be the mark of what has come in its place meanwhile
+            raise gone(self._root)
+        self.mark = mark
 
     def stands(self) -> bool:
         """False where it is away or another one."""
@@ -42,6 +48,10 @@ class SameFolder:
             if not self.mark or self._read() != self.mark:
                 return False
             self._seen = now
+        elif not self.mark:  # marked since it was opened, by whoever proved it
+            mark = self._read()
+            if self._standing() == now:
+                self.mark = mark
         return True
 
     def _standing(self) -> tuple[int, int] | None:
@@ -54,6 +64,7 @@ class SameFolder:
     def _read(self) -> str:
         """What the mark says; "" where there is none, or where it can't be read."""
         try:
-            return (Path(self._root) / PROOF_KEY).read_text(encoding="utf-8", errors="replace")
-        except OSError:
+            with open(open_regular(f"{self._root}/{PROOF_KEY}"), "rb", buffering=0) as file:  # noqa: PTH123
+                return file.read(MOST).decode("utf-8", "replace")
+        except (OSError, Damaged):
             return ""

@@ -2,13 +2,15 @@
 
 from __future__ import annotations
 
+import errno
+import os
 import shutil
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from job_wrapper.errors import ObjectMissing, StoreError
+from job_wrapper.errors import ObjectMissing, StoreError, StoreRefused
 from job_wrapper.store import RunLog, mark_of, open_store
 from job_wrapper.store.check import check_store
 from job_wrapper.store.io_types import ObjectStore, Put
@@ -125,3 +127,55 @@ def test_a_store_that_is_back_when_it_is_looked_for_has_lost_nothing(
     monkeypatch.setattr(PosixStore, "is_there", back)
     assert look(store) == b"1"
     assert len(looks) == 1
+
+
+def test_a_pipe_in_the_place_of_the_mark_is_not_waited_for(folder: Path) -> None:
+    """In a folder of many users any of them may have laid it there."""
+    (folder / ".spotburst").mkdir(parents=True)
+    os.mkfifo(folder / ".spotburst/store.json")
+    assert mark_of(open_store(f"file://{folder}", prove=False)) == ""
+
+
+def test_a_mark_that_may_not_be_read_is_not_taken_for_a_missing_file_system(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"file://{folder}"
+    mark = mark_of(open_store(uri))
+
+    def refused(path: str, _: int) -> int:
+        raise PermissionError(errno.EACCES, "Permission denied", path)
+
+    monkeypatch.setattr("job_wrapper.store.regular.open_at_once", refused)
+    for known in ("", mark):
+        with pytest.raises(StoreRefused, match="Permission denied"):
+            open_store(uri, used=True, mark=known)
+
+
+def test_a_store_that_is_marked_after_it_was_opened_is_known_once_it_is_mounted_anew(folder: Path) -> None:
+    """As the followers of a job on several nodes open it while rank 0 proves it."""
+    uri = f"file://{folder}"
+    folder.mkdir()
+    follower = open_store(uri, prove=False)
+    open_store(uri)
+    with pytest.raises(ObjectMissing):
+        follower.get("run/log/00000000.json")
+    away = bare(folder)
+    with pytest.raises(StoreError, match=MOUNTED):
+        follower.get("run/log/00000000.json")
+    shutil.copytree(away, folder, dirs_exist_ok=True)
+    with pytest.raises(ObjectMissing):
+        follower.get("run/log/00000000.json")
+
+
+def test_what_comes_in_its_place_while_it_is_opened_is_not_learnt(
+    folder: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    uri = f"file://{folder}"
+    mark = mark_of(open_store(uri))
+
+    def proved(_: ObjectStore) -> None:
+        bare(folder)
+
+    monkeypatch.setattr("job_wrapper.store.probe.ensure_proved", proved)
+    with pytest.raises(StoreError, match=MOUNTED):
+        open_store(uri, mark=mark)
