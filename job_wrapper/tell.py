@@ -26,8 +26,12 @@ def connected(path: str, seconds: float) -> socket.socket:
     """
     stream = socket.socket(socket.AF_UNIX, socket.SOCK_STREAM)
     try:
-        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), 0))
+        stream.setsockopt(
+            socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", int(seconds), int(seconds % 1 * 1e6))
+        )
         stream.connect(path)
+        # Of what is sent later it is not a bound: that would fail (EAGAIN) where the caller wants to wait.
+        stream.setsockopt(socket.SOL_SOCKET, socket.SO_SNDTIMEO, struct.pack("ll", 0, 0))
         stream.settimeout(seconds)
     except BaseException:
         stream.close()

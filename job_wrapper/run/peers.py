@@ -28,9 +28,9 @@ class Peers(Leaving):
     def __init__(self, rules: Rules) -> None:
         super().__init__(rules)
         self._standing: set[str] = set()
+        """Nodes whose notices stand; "" is this one."""
         self._unheard: dict[str, ev.Heard] = {}
         """By node: notices that came while a finished program's last save was in flight."""
-        """Nodes whose notices stand; "" is this one."""
         self._taken: set[str] = set()
         """Those of them that their cloud takes away."""
         self._call_by: float | None = None

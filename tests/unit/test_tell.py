@@ -2,6 +2,7 @@ from __future__ import annotations
 
 import socket
 import threading
+import time
 from pathlib import Path
 
 import pytest
@@ -52,3 +53,29 @@ def test_one_that_stands_still_for_good_is_not(full: tuple[str, socket.socket]) 
 def test_one_that_is_gone_is_told_at_once(tmp_path: Path) -> None:
     with pytest.raises(FileNotFoundError):
         connected(str(tmp_path / "events"), 60.0)
+
+
+def test_parts_of_a_second_are_a_bound_too(full: tuple[str, socket.socket]) -> None:
+    begun = time.monotonic()
+    with pytest.raises(OSError):
+        connected(full[0], 0.2)
+    assert time.monotonic() - begun >= 0.2
+
+
+def test_what_is_sent_later_is_waited_for_as_the_caller_says(tmp_path: Path) -> None:
+    path = str(tmp_path / "events")
+    with socket.socket(socket.AF_UNIX, socket.SOCK_STREAM) as listener:
+        listener.bind(path)
+        listener.listen(1)
+        with connected(path, 1.0) as stream, listener.accept()[0] as wrapper:
+            stream.settimeout(None)
+            words = b"x" * (1 << 22)  # more than waits for a wrapper that stands still
+            sent = threading.Thread(target=stream.sendall, args=(words,))
+            sent.start()
+            sent.join(3)
+            wrapper.settimeout(5)
+            heard = 0
+            while heard < len(words) and (some := wrapper.recv(1 << 20)):
+                heard += len(some)
+            sent.join(60)
+            assert heard == len(words)
