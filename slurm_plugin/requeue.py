@@ -185,7 +185,6 @@ def may_be_forgotten(job: Job, began: float | None, now: float) -> bool:
     return (
         began is not None
         and job.running
-        and not job.has("CONFIGURING", "COMPLETING")
         and job.batch
         and job.requeue
         and 0 < job.start_time < began
@@ -194,9 +193,19 @@ def may_be_forgotten(job: Job, began: float | None, now: float) -> bool:
 
 
 def forgotten(job: Job, runs: Sequence[RunTail], now: float) -> Decision:
-    """What to do about such a job, by its wrappers' last words: bring it back, or hold it, where all of this attempt have long ended for that."""
+    """What to do about such a job, by its wrappers' last words: bring it back, or hold it, where all of this attempt have long ended for that.
+
+    Not where they were not to bring it back: its script may go on. Nor by words from before its start: slurmctld may have begun an attempt
+    once more under the same number, whose wrapper has not claimed the run yet.
+    """
     mine = [run for run in runs if run.job_id == job.name_id and run.restart_count == job.restart_count]
-    ended = [run for run in mine if run.kind in (Kind.INTERRUPTED, Kind.SUSPENDED) and now - run.time >= FORGOTTEN[0]]
+    ended = [
+        run
+        for run in mine
+        if run.kind in (Kind.INTERRUPTED, Kind.SUSPENDED)
+        and not run.fails
+        and job.start_time <= run.time <= now - FORGOTTEN[0]
+    ]
     if not mine or ended != mine:
         return Continue()
     text = "its attempt has ended, and slurmctld, killed just then, does not know it"

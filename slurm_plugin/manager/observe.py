@@ -292,7 +292,7 @@ class Observer:
                 for job in jobs
                 if (requeue.may_need_help(job) and now - job.end_time <= self.policy.requeue_window)
                 or (asks and _progress_counts(job))
-                or requeue.may_be_forgotten(job, began, now)
+                or (requeue.may_be_forgotten(job, began, now) and any(n in self.policy.nodeset_of for n in job.nodes))
             )
         return self.runs.found()
 

@@ -1,4 +1,4 @@
-"""The newest log entries of ended jobs' runs, read from the store in a thread of its own."""
+"""The newest log entries of the runs of jobs that have ended, or may have, read from the store in a thread of its own."""
 
 from __future__ import annotations
 
@@ -12,17 +12,18 @@ from slurm_plugin.manager.say import Once, log
 from slurm_plugin.requeue import RunTail
 from slurm_plugin.slurm.records import Job
 
-Key = tuple[int, int, int]
+Key = tuple[int, int, int, bool]
 AGAIN = 10.0
 """Seconds before the store is asked again about a job after a fault."""
 
 
 def _key(job: Job) -> Key:
-    return job.job_id, job.restart_count, job.end_time
+    # What was read while it ran is not its last word, though its end may come when Slurm had told it would.
+    return job.job_id, job.restart_count, job.end_time, job.running
 
 
 class RunReader:
-    """``look_up`` names the jobs; ``found`` has those read so far. Each ended attempt is read once: nobody writes to its log any more."""
+    """``look_up`` names the jobs; ``found`` has those read so far. Each is read once: nobody writes to the log of an attempt that has ended any more."""
 
     def __init__(
         self, cluster: str, open_store: Callable[[], ObjectStore], once: Once, wake: Callable[[], None] = lambda: None
@@ -50,9 +51,9 @@ class RunReader:
             self._ready.notify()
 
     def look_up(self, jobs: Iterable[Job]) -> None:
-        """Read these jobs' runs, and forget all others."""
+        """Read these jobs' runs, and forget all others. First those of jobs that have ended: after slurmctld's start all that run may be asked about."""
         with self._ready:
-            keys = {_key(job): job for job in jobs}
+            keys = {_key(job): job for job in sorted(jobs, key=lambda job: job.running)}
             self._found = {key: found for key, found in self._found.items() if key in keys}
             self._wanted = {key: job for key, job in keys.items() if key not in self._found}
             self._not_before = {key: when for key, when in self._not_before.items() if key in self._wanted}

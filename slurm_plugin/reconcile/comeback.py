@@ -73,9 +73,12 @@ def waits_for_begin_time(view: View, job: Job) -> bool:
 
 
 def _settled(view: View) -> bool:
-    """Whether slurmctld has answered for so long that its nodes have registered, and that it has ended what they still ran."""
-    since = view.boots.answers_since
-    return since is not None and view.now - since >= SETTLED
+    """Whether slurmctld has answered for so long that its nodes have registered, and that it has ended what they still ran.
+
+    Slurm's commands wait for one that is started again at once, so all passes may have been answered.
+    """
+    since, began = view.boots.answers_since, view.boots.slurmctld_began
+    return since is not None and view.now - max(since, began or since) >= SETTLED
 
 
 def _completing_only(job: Job) -> bool:

@@ -83,3 +83,26 @@ def test_a_job_whose_runs_cannot_be_read_does_not_hold_up_the_others(tmp_path: P
     until(lambda: bool(reader.found()))
     reader.stop()
     assert {number: [t.run for t in tails] for number, tails in reader.found().items()} == {13: ["c/13/main"]}
+
+
+def test_what_was_read_while_a_job_ran_is_not_its_last_word(tmp_path: Path) -> None:
+    claim(tmp_path, "12", "c/12/main")
+    running = job(12, "RUNNING", end_time=1000)  # as Slurm told that it would
+    reader = RunReader("c", lambda: store(tmp_path), Once())
+    reader.look_up([running])
+    reader.start()
+    until(lambda: bool(reader.found()))
+    reader.look_up([running])
+    assert reader.found()
+    (tmp_path / "c/jobs/12/main").write_bytes(b"not ours")
+    reader.look_up([ENDED])
+    assert reader.found() == {}
+    reader.stop()
+
+
+def test_jobs_that_have_ended_come_before_those_that_run(tmp_path: Path) -> None:
+    reader = RunReader("c", lambda: store(tmp_path), Once())
+    reader.look_up([*(job(number, "RUNNING") for number in range(20, 30)), ENDED])
+    due = reader._due()
+    assert due is not None
+    assert due[1] == ENDED

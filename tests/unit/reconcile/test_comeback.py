@@ -388,10 +388,15 @@ def test_five_thousand_nodes_and_ten_thousand_jobs_are_decided_in_linear_time() 
     assert len(of(actions, PowerUp)) > 500
 
 
-@pytest.mark.parametrize(("answers", "started"), [(-60, True), (-3, False), (None, False)])
-def test_a_start_that_a_killed_slurmctld_has_forgotten_is_made_up_for(answers: float | None, started: bool) -> None:
+@pytest.mark.parametrize(
+    ("answers", "began", "started"),
+    [(-60, None, True), (-60, -61, True), (-60, -3, False), (-3, -61, False), (None, None, False)],
+)
+def test_a_start_that_a_killed_slurmctld_has_forgotten_is_made_up_for(
+    answers: float | None, began: float | None, started: bool
+) -> None:
     """The manager has seen the attempt that Slurm shows as waiting. What its nodes still run of that is ended when they register."""
     seen = {1: SeenJob(1, 1, "spot", ("n1",))}
-    boots = BootFacts(answers_since=None if answers is None else NOW + answers)
+    boots = BootFacts(*(None if one is None else NOW + one for one in (began, answers)))
     v = view([node("n2", "IDLE"), node("n1", "IDLE")], [waiting()], seen=seen, boots=boots)
     assert bool(of(decide(v), StartNow)) == started

@@ -84,6 +84,13 @@ GONE = RunTail("c/1/main", Kind.INTERRUPTED, "1", 1, 0, 0, True, time=NOW - 200)
         ({}, [replace(GONE, job_id="2")], -190, []),
         ({}, [replace(GONE, time=NOW - 20)], -190, []),  # Slurm is about to end it
         ({}, [replace(GONE, kind=Kind.COMMIT)], -190, []),
+        ({}, [replace(GONE, fails=True)], -190, []),  # its script may go on
+        (
+            {},
+            [replace(GONE, time=NOW - 501)],
+            -190,
+            [],
+        ),  # begun once more under the same number: it has not claimed the run yet
         ({}, [], -190, []),
         ({}, [GONE], -30, []),  # its nodes may not have told yet what they run
         ({}, [GONE], -600, []),  # started since
