@@ -66,13 +66,14 @@ class Loop:
         post: Post | None = None,
         monitor: Monitor | None = None,
         booting: Booting | None = None,
+        stores: Stores | None = None,
     ) -> None:
         self.config, self.observer, self.applier, self.waker, self.ledger = config, observer, applier, waker, ledger
         self.patience = Patience()
         self.service, self.post = Service({}), post
         """Told of each pass that ends; asked before each whether it may be."""
         self.reach, self.runs, self.monitor = reach, runs, monitor
-        parts = (reach, runs, sweeper, pricing, hearing, describing, post, monitor, booting)
+        parts = (reach, runs, sweeper, pricing, hearing, describing, post, monitor, booting, stores)
         self.parts = [part for part in parts if part is not None]
 
     @classmethod
@@ -130,6 +131,7 @@ class Loop:
             post,
             _monitor(config, ledger, stores, once),
             booting,
+            stores,
         )
         loop = cls(config, observer, applier, waker, ledger, *parts)
         loop.service, loop.patience = service or loop.service, patience

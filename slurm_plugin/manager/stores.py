@@ -1,25 +1,50 @@
-"""The checkpoint store as the manager's threads open it: once it is known by its mark, no other folder in its place is taken for it."""
+"""The checkpoint store as the manager's threads open it: once it is known by its mark, no folder without one is taken for it."""
 
 from __future__ import annotations
 
+import contextlib
 import json
 import os
 import threading
 from pathlib import Path
 
+from job_wrapper.errors import SpotburstError
 from job_wrapper.store.io_types import ObjectStore
+from job_wrapper.store.open import scheme_of
 from slurm_plugin.config import Config
 from slurm_plugin.manager.say import log
 
+EVERY = 60.0
+"""Seconds between two looks at its mark."""
+
 
 class Stores:
-    """``open`` may be called from any thread. What is known is kept in the state directory, since a file system may be missing at a start."""
+    """``open`` may be called from any thread. What is known is kept in the state directory, since a file system may be missing at a start.
 
-    def __init__(self, config: Config) -> None:
+    From ``start`` on it looks at the mark by itself: whoever has the store open goes on with it, and nodes that boot would be told an old one.
+    """
+
+    def __init__(self, config: Config, every: float = EVERY) -> None:
         self._uri, self._endpoint_url = config.checkpoints.uri, config.checkpoints.endpoint_url or ""
         self._note = config.state_dir / "store.json"
         self._lock = threading.Lock()
         self._mark = _known(self._note, self._uri)
+        self._every, self._stopped = every, threading.Event()
+        self._thread = threading.Thread(target=self._look, name="store-mark", daemon=True)
+
+    def start(self) -> None:
+        """Begin to look. A bucket has no mark."""
+        if scheme_of(self._uri) == "file":
+            self._thread.start()
+
+    def stop(self) -> None:
+        """End."""
+        self._stopped.set()
+
+    def _look(self) -> None:
+        while not self._stopped.wait(self._every):
+            with contextlib.suppress(SpotburstError, OSError):  # whoever reads in it tells of that
+                self.open()
 
     @property
     def mark(self) -> str:

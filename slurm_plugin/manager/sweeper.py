@@ -63,6 +63,7 @@ class Sweeper:
                 self._free(sweep)
                 self._once.well("freeing old checkpoints")
             except Exception as error:
+                sweep = None  # the store may be another one by the next time
                 self._once.fault(
                     "freeing old checkpoints", str(error) if isinstance(error, SpotburstError) else repr(error)
                 )

@@ -1,5 +1,6 @@
 from __future__ import annotations
 
+import shutil
 from pathlib import Path
 
 import pytest
@@ -8,6 +9,7 @@ from job_wrapper.errors import StoreError
 from job_wrapper.store import mark_of, open_store
 from slurm_plugin.config import Config
 from slurm_plugin.manager.stores import Stores
+from tests.unit.manager.test_reach import until
 
 
 @pytest.fixture
@@ -55,3 +57,15 @@ def test_a_note_that_is_damaged_or_of_another_store_is_none(config: Config) -> N
     for text in ("", "{", "[]", '{"uri": "file:///elsewhere", "mark": "x"}', '{"uri": 1}'):
         note.write_text(text)
         assert Stores(config).mark == ""
+
+
+def test_a_store_that_is_begun_anew_is_noticed_though_nobody_opens_it(config: Config, tmp_path: Path) -> None:
+    """The same folder, emptied: whoever has it open goes on with it."""
+    stores = Stores(config, every=0.02)
+    old = mark_of(stores.open())
+    stores.start()
+    shutil.rmtree(tmp_path / "mounted/.spotburst")
+    new = mark_of(open_store(config.checkpoints.uri))
+    until(lambda: stores.mark == new)
+    assert new != old
+    stores.stop()
