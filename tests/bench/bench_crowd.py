@@ -24,8 +24,9 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
 from tests.bench.crowd_faults import FAULTS, Crowd
+from tests.cluster.conftest import PATIENT
 from tests.cluster.counting import Handle, Stage
-from tests.cluster.playing import PATIENT, slurm_root
+from tests.cluster.playing import slurm_root
 from tests.cluster.training import assert_no_commit_lost
 from tests.fixtures.private_slurm import VERSIONS
 
