@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import time
 from functools import partial
 from typing import Any
@@ -100,9 +101,14 @@ class Follower(Attempt):
         """The commit that rank 0 began from. Beside it this rank must never begin from another, or from nothing."""
         if seq is None:
             return None
-        for commit in last.summary.commits:
-            if commit.seq == seq:
-                return commit
+        found = [commit for commit in last.summary.commits if commit.seq == seq]
+        if not found and isinstance(seq, int) and 0 <= seq < last.seq:
+            # Rank 0 has made as many commits as are kept since: this rank is late. The entry itself tells of it.
+            with contextlib.suppress(ObjectMissing, Damaged):
+                entry = self._patiently(lambda: RunLog(self.store, self.run).read(seq))
+                found = [commit for commit in entry.summary.commits if commit.seq == seq]
+        if found:
+            return found[0]
         raise Damaged(
             f"{self.store.uri}/{self.run}: rank 0 began from the checkpoint of entry {seq}, which the run's log does not name"
         )

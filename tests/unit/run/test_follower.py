@@ -115,6 +115,17 @@ def test_it_is_what_rank_0_restored(damaged: str) -> None:
     assert other.restored is not None and other.restored.step == 1
 
 
+def test_one_that_is_late_finds_it_though_newer_ones_have_been_made(uri: str) -> None:
+    first = attempt(Attempt, uri, 0)
+    first.begin()
+    for step in range(2, 8):
+        entry = save(first._claim, step, {"w": bytes([step])})
+    assert 1 not in {commit.step for commit in entry.summary.commits}
+    other = attempt(Follower, uri, 1)
+    other.begin()
+    assert other.restored is not None and other.restored.step == 1
+
+
 def test_a_damaged_end_of_the_log_is_left_to_rank_0(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     uri = f"file://{tmp_path}"
     claim = RunLog(open_store(uri), RUN).claim(writer(0))
