@@ -24,9 +24,9 @@ from job_wrapper.store.direct import PAGE, direct_length, set_direct
 from job_wrapper.store.io_types import ObjectInfo, Put
 from job_wrapper.store.mapping import map_file, read_pages
 from job_wrapper.store.paths import MAX_KEY, check_key
-from job_wrapper.store.posix_errors import translated
+from job_wrapper.store.posix_errors import gone, translated
 from job_wrapper.store.regular import open_regular
-from job_wrapper.store.same import SameFolder, gone
+from job_wrapper.store.same import SameFolder
 
 _NO_LINKS = {errno.EPERM, errno.ENOTSUP, errno.EOPNOTSUPP, errno.ENOSYS, errno.EMLINK}
 MARK = "~"
@@ -155,7 +155,7 @@ class PosixStore:
         """An object that is not there, or a whole file system that is not: only the first says something about the object."""
         if error.errno == errno.ENOENT and self.is_there():
             return ObjectMissing(f"{path}: not there")
-        return gone(self._root) if error.errno == errno.ENOENT else translated(error, path)
+        return translated(error, path)
 
     def get(self, key: str) -> bytes:
         """``ObjectStore.get``."""

@@ -9,19 +9,13 @@ from __future__ import annotations
 import os
 import stat
 
-from job_wrapper.errors import Damaged, StoreError
+from job_wrapper.errors import Damaged
 from job_wrapper.store.paths import PROOF_KEY
+from job_wrapper.store.posix_errors import gone
 from job_wrapper.store.regular import open_regular
 
 MOST = 4096
 """Bytes of a mark that are looked at: it has far fewer."""
-
-
-def gone(root: str) -> StoreError:
-    """The error where it does not stand any more."""
-    return StoreError(
-        f"{root}: is not there any more, or is another folder than before: was its file system unmounted?"
-    )
 
 
 class SameFolder:

@@ -3,14 +3,13 @@
 from __future__ import annotations
 
 import contextlib
-import json
-import os
 import threading
 from pathlib import Path
 
 from job_wrapper.errors import SpotburstError
 from job_wrapper.store.io_types import ObjectStore
 from job_wrapper.store.open import scheme_of
+from slurm_plugin.cloud.local.state import read_json, write_json
 from slurm_plugin.config import Config
 from slurm_plugin.manager.say import log
 
@@ -70,17 +69,15 @@ class Stores:
 
 def _known(note: Path, uri: str) -> str:
     try:
-        known = json.loads(note.read_text(encoding="utf-8"))
-        return str(known["mark"]) if known["uri"] == uri else ""
-    except (OSError, ValueError, TypeError, KeyError):
+        known = read_json(note) or {}
+    except OSError:
         return ""
+    return str(known.get("mark", "")) if known.get("uri") == uri else ""
 
 
 def _note(note: Path, uri: str, mark: str) -> None:
-    draft = note.with_name(f".{note.name}.{os.getpid()}")
     try:
         note.parent.mkdir(mode=0o700, parents=True, exist_ok=True)
-        draft.write_text(json.dumps({"uri": uri, "mark": mark}), encoding="utf-8")
-        draft.replace(note)
+        write_json(note, {"uri": uri, "mark": mark})
     except OSError as error:
         log.warning("the checkpoint store's mark can't be noted", file=str(note), error=str(error))

@@ -9,14 +9,11 @@ not as it must be; FOLDER then has the logs. Needs root and Slurm.
 
 from __future__ import annotations
 
-import argparse
-import random
 import re
 import subprocess
 import sys
-import tempfile
 import time
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from concurrent.futures import ThreadPoolExecutor
 from contextlib import contextmanager
 from pathlib import Path
@@ -24,10 +21,9 @@ from pathlib import Path
 from job_wrapper.store.io_types import Kind
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
-from slurm_plugin.local_cluster.sweep import sweep
 from slurm_plugin.timeline import attempts
 from tests.bench.chaos_faults import FAULTS, SILENT_DOWN, Planned, Stage, Struck, plan
-from tests.cluster.test_main_job import live_machines
+from tests.bench.faults import Say, assert_kept, command, until_all_is_over
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
 
 STEPS = 20
@@ -38,8 +34,6 @@ PATIENCE = 240.0
 DISK = "256m"
 ACKNOWLEDGED = re.compile(r"committed step (\d+) \(epoch (\d+), entry (\d+)\)")
 """What the wrapper says of a commit that the program has been told of."""
-
-Say = Callable[[str], None]
 
 
 @contextmanager
@@ -133,7 +127,7 @@ def recovered(stage: Stage, struck: Struck, at: float, epoch: int) -> str:
 def finish(stage: Stage, pace: Pace, steps: int) -> None:
     """Undo what still lasts, let the run recover, and have the rest done at full speed."""
     for _ in stage.watch(PATIENCE):
-        if not stage.due:
+        if not stage.due.acts:
             break
     recovered(stage, Struck("the last fault"), time.time(), stage.newest().epoch)
     pace.full_speed()
@@ -146,40 +140,19 @@ def finish(stage: Stage, pace: Pace, steps: int) -> None:
 
 def check(stage: Stage, reference: Path) -> None:
     """What must hold at the end. Raises ``AssertionError`` or ``TimeoutError`` that says what does not."""
-    cluster = stage.cluster
     entries = {e.seq: e for e in stage.job.entries()}
-    lost = [seq for seq, entry in stage.seen.items() if entries.get(seq) != entry]
-    assert not lost, f"entries that the log has shown and no longer has, or has changed: {lost}"
+    assert_kept(stage.seen, entries.values())
     told = {tuple(map(int, match.groups())) for match in ACKNOWLEDGED.finditer(stage.job.output)}
     kept = {(e.body["step"], e.epoch, e.seq) for e in entries.values() if e.kind is Kind.COMMIT}
     assert told and told <= kept, f"acknowledged (step, epoch, entry), and not in the log: {sorted(told - kept)}"
     assert_no_commit_lost(list(entries.values()))
     assert_same(stage.job.out, reference)
-    cluster.wait_for(lambda: not cluster.run("squeue", "-h").strip(), 180, "every job to end")
-    cluster.wait_for(lambda: not live_machines(cluster), 120, "every machine to be gone")
-    cluster.wait_for(
-        lambda: all(n.has("POWERED_DOWN") and not n.has("DOWN", "DRAIN") for n in cluster.client().nodes()),
-        120,
-        "all nodes to be powered down and usable",
-    )
+    until_all_is_over(stage.cluster)
 
 
 def main() -> int:
     """Print the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=100)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
-    sweep()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-chaos-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        chaos(folder, given.seed, given.faults, lambda line: print(line, flush=True))
-    except (AssertionError, TimeoutError) as error:
-        print(f"seed {given.seed}: {error}\nlogs: {folder}", flush=True)
-        return 1
-    return 0
+    return command(__doc__, 100, chaos)
 
 
 if __name__ == "__main__":

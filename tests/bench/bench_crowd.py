@@ -10,27 +10,21 @@ Needs root and Slurm.
 
 from __future__ import annotations
 
-import argparse
 import random
 import sys
-import tempfile
 import time
-from collections.abc import Callable
 from pathlib import Path
 
-from job_wrapper.store.io_types import Entry
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
-from slurm_plugin.local_cluster.sweep import sweep
 from tests.bench.crowd_faults import FAULTS, Crowd
+from tests.bench.faults import Say, assert_kept, command, until_all_is_over
 from tests.cluster.conftest import PATIENT
 from tests.cluster.counting import Handle, Stage
 from tests.cluster.playing import slurm_root
 from tests.cluster.training import assert_no_commit_lost
 from tests.fixtures.private_slurm import VERSIONS
-
-Say = Callable[[str], None]
 
 NODES, SLOW = 20, 4
 SILENT_DOWN = 12
@@ -115,45 +109,18 @@ def crowd(folder: Path, seed: int, faults: int, version: str, say: Say = print) 
 
 def check(here: Crowd) -> None:
     """What must hold at the end. Raises ``AssertionError`` or ``TimeoutError`` that says what does not."""
-    cluster = here.stage.cluster
     for job in here.jobs:
         job.finish(PATIENCE)
-        entries: list[Entry] = job.entries()
-        lost = [seq for seq, entry in here.seen[job.id].items() if {e.seq: e for e in entries}.get(seq) != entry]
-        assert not lost, f"job {job.id}: entries that its log has shown and no longer has, or has changed: {lost}"
+        entries = job.entries()
+        assert_kept(here.seen[job.id], entries)
         assert_no_commit_lost(entries)
         assert job.starts == sorted(job.starts), f"job {job.id} went back: {job.starts}"
-    cluster.wait_for(lambda: not cluster.run("squeue", "-h").strip(), 180, "every job to end")
-    live = ("PENDING", "RUNNING", "STOPPING")
-    cluster.wait_for(
-        lambda: not [i for name in here.clouds for i in cluster.cloud(name).instances() if i.state.name in live],
-        180,
-        "every machine to be gone",
-    )
-    cluster.wait_for(
-        lambda: all(n.has("POWERED_DOWN") and not n.has("DOWN", "DRAIN") for n in cluster.client().nodes()),
-        180,
-        "all nodes to be powered down and usable",
-    )
+    until_all_is_over(here.cluster)
 
 
 def main() -> int:
     """Print the lines."""
-    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--faults", type=int, default=60)
-    parser.add_argument("--seed", type=int, default=random.randrange(1 << 30))
-    parser.add_argument("--slurm", choices=VERSIONS, default=VERSIONS[0])
-    parser.add_argument("folder", nargs="?", type=Path, metavar="FOLDER")
-    given = parser.parse_args()
-    sweep()
-    folder = given.folder or Path(tempfile.mkdtemp(prefix="bench-crowd-"))
-    folder.mkdir(parents=True, exist_ok=True)
-    try:
-        crowd(folder, given.seed, given.faults, given.slurm, lambda line: print(line, flush=True))
-    except (AssertionError, TimeoutError) as error:
-        print(f"seed {given.seed}: {error}\nlogs: {folder}", flush=True)
-        return 1
-    return 0
+    return command(__doc__, 60, crowd, slurm=VERSIONS)
 
 
 if __name__ == "__main__":

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import contextlib
 import errno
-import os
 import random
 import signal
 import time
@@ -19,6 +18,7 @@ from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.timeline import Attempt, attempts
+from tests.bench.faults import Due
 from tests.cluster.training import Training
 
 SILENT_DOWN = 8.0
@@ -56,8 +56,7 @@ class Stage:
     """A small file system; the store is a folder in it."""
     seen: dict[int, Entry] = field(default_factory=dict)
     """Every entry that the log has ever shown, by its number."""
-    due: dict[str, tuple[float, Callable[[], None]]] = field(default_factory=dict)
-    """By kind of fault: when it is to be undone (Unix seconds), and how."""
+    due: Due = field(default_factory=Due)
 
     @property
     def store(self) -> Path:
@@ -66,19 +65,13 @@ class Stage:
 
     def look(self) -> None:
         """Undo what is due; read what the log has got since the last look."""
-        for kind in [k for k, (when, _) in self.due.items() if when <= time.time()]:
-            self.undo(kind)
+        for kind in self.due.overdue():
+            self.due.undo(kind)
         with contextlib.suppress(StoreError):
             log = RunLog(open_store(self.cluster.config.checkpoints.uri, prove=False), self.job.run)
             for seq in log.seqs():
                 if seq not in self.seen:
                     self.seen[seq] = log.read(seq)
-
-    def undo(self, kind: str) -> None:
-        """Now; nothing if there is nothing to undo."""
-        _, act = self.due.pop(kind, (0.0, None))
-        if act is not None:
-            act()
 
     def entries(self) -> list[Entry]:
         """The log as far as it was seen."""
@@ -145,13 +138,13 @@ def cut(stage: Stage, first: float, second: float) -> Struck:
             cloud.heal(machine)
 
     lasts = 1 + second * SILENT_DOWN / 2
-    stage.due[f"cut {machine}"] = (time.time() + lasts, heal)
+    stage.due.later(f"cut {machine}", lasts, heal)
     return Struck(f"{node} cut off the network for {lasts:.1f} s", lasts=lasts)
 
 
 def preemption(stage: Stage, first: float, second: float) -> Struck:
     """A job of higher priority takes the node."""
-    stage.undo("slurmctld")
+    stage.due.undo("slurmctld")
     node, moves = stage.target()
     options = ("--partition=urgent", f"--nodelist={node}", "--job-name=urgent")
     other = stage.cluster.submit(f"srun sleep {1 + first:.1f}", *options)
@@ -160,34 +153,27 @@ def preemption(stage: Stage, first: float, second: float) -> Struck:
 
 def manager(stage: Stage, first: float, second: float) -> Struck:
     """The manager is killed, and started again later."""
-    stage.undo("manager")
-    stage.cluster.kill_manager()
-    stage.due["manager"] = (time.time() + 6 * first, stage.cluster.start_manager)
+    stage.due.manager_away(stage.cluster, 6 * first)
     return Struck(f"manager killed, away for {6 * first:.1f} s", lasts=6 * first)
 
 
 def slurmctld(stage: Stage, first: float, second: float) -> Struck:
     """slurmctld ends, in order or not, and is started again later."""
-    stage.undo("slurmctld")
     number = signal.SIGTERM if second < 0.5 else signal.SIGKILL
-    stage.cluster.kill_slurmctld(number)
-    stage.due["slurmctld"] = (time.time() + 4 * first, stage.cluster.start_slurmctld)
+    stage.due.slurmctld_away(stage.cluster, number, 4 * first)
     return Struck(f"slurmctld ended by {number.name}, away for {4 * first:.1f} s", lasts=4 * first)
 
 
 def store(stage: Stage, first: float, second: float) -> Struck:
     """Whatever is asked of the store fails: its folder is not where it was. What is being written into it goes on, and can't be named."""
-    stage.undo("store")
-    away = stage.disk / "away"
-    stage.store.rename(away)
     lasts = 1 + 7 * first
-    stage.due["store"] = (time.time() + lasts, lambda: os.rename(away, stage.store))  # noqa: PTH104
+    stage.due.store_away(stage.store, lasts)
     return Struck(f"store fails for {lasts:.1f} s", lasts=lasts)
 
 
 def full(stage: Stage, first: float, second: float) -> Struck:
     """The store's file system has no byte left."""
-    stage.undo("full")
+    stage.due.undo("full")
     filler = stage.disk / "filler"
     with filler.open("wb", buffering=0) as file:
         try:
@@ -197,7 +183,7 @@ def full(stage: Stage, first: float, second: float) -> Struck:
             if error.errno != errno.ENOSPC:
                 raise
     lasts = 1 + 7 * first
-    stage.due["full"] = (time.time() + lasts, filler.unlink)
+    stage.due.later("full", lasts, filler.unlink)
     return Struck(f"store's disk full for {lasts:.1f} s", lasts=lasts)
 
 

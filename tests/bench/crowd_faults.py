@@ -18,6 +18,7 @@ from slurm_plugin.cloud.local.cloud import LocalCloud
 from slurm_plugin.cloud.provider import Instance, InstanceState, RefusalKind
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import LocalCluster
+from tests.bench.faults import Due
 from tests.cluster.counting import Handle, Stage
 
 LOOKED_AT = "looked at"
@@ -33,8 +34,7 @@ class Crowd:
     chance: random.Random
     seen: dict[str, dict[int, Entry]] = field(default_factory=lambda: defaultdict(dict))
     """By job, every entry that its log has ever shown, by number."""
-    due: dict[str, tuple[float, Callable[[], object]]] = field(default_factory=dict)
-    """When what is to be undone (Unix seconds), and how."""
+    due: Due = field(default_factory=Due)
 
     @property
     def cluster(self) -> LocalCluster:
@@ -45,25 +45,16 @@ class Crowd:
         """The providers' names."""
         return list(self.cluster.config.providers)
 
-    def undo(self, what: str) -> None:
-        """Now; nothing if there is nothing to undo."""
-        _, act = self.due.pop(what, (0.0, None))
-        if act is not None:
-            act()
-
     def undo_all(self) -> None:
         """Of the daemons first: the other acts need them."""
-        for what in sorted(self.due, key=lambda name: name not in ("slurmctld", "manager")):
-            self.undo(what)
-
-    def later(self, what: str, seconds: float, act: Callable[[], object]) -> None:
-        self.due[what] = (time.time() + seconds, act)
+        for what in sorted(self.due.acts, key=lambda name: name not in ("slurmctld", "manager")):
+            self.due.undo(what)
 
     def look(self) -> None:
         """Undo what is due; read what the logs have got."""
-        for what in [name for name, (when, _) in self.due.items() if when <= time.time()]:
-            if what in ("slurmctld", "manager", "store") or "slurmctld" not in self.due:
-                self.undo(what)
+        for what in self.due.overdue():
+            if what in ("slurmctld", "manager", "store") or "slurmctld" not in self.due.acts:
+                self.due.undo(what)
         for job in self.jobs:
             with contextlib.suppress(StoreError):
                 self.seen[job.id].update({entry.seq: entry for entry in job.entries()})
@@ -95,7 +86,7 @@ class Crowd:
 
     def mend(self) -> None:
         """Release and undrain once more what an undoing has missed: it was too early, or slurmctld, killed seconds later, has forgotten it."""
-        if self.due:
+        if self.due.acts:
             return
         for node in self.stage.client.nodes():
             if node.has("DRAIN") and node.reason.startswith(LOOKED_AT):
@@ -121,7 +112,7 @@ class Crowd:
 
     def asked(self, *command: str) -> str:
         """A command of a person, who reads what comes back; slurmctld is there for it."""
-        self.undo("slurmctld")
+        self.due.undo("slurmctld")
         return " ".join(self.cluster.run(*command, check=False).split())[:120]
 
 
@@ -145,7 +136,7 @@ def withdrawn(here: Crowd) -> str:
         with contextlib.suppress(LocalCloudError):
             cloud.withdraw(instance.instance_id)
 
-    here.later(f"notice to {instance.instance_id}", seconds, withdraw)
+    here.due.later(f"notice to {instance.instance_id}", seconds, withdraw)
     return f"notice to {instance.node}, withdrawn after {seconds:.1f} s"
 
 
@@ -167,13 +158,13 @@ def cut(here: Crowd) -> str:
             cloud.heal(instance.instance_id)
 
     if seconds < 600:
-        here.later(f"cut {instance.instance_id}", seconds, heal)
+        here.due.later(f"cut {instance.instance_id}", seconds, heal)
     return f"{instance.node} cut off the network for {seconds} s"
 
 
 def preemption(here: Crowd) -> str:
     """Jobs of higher priority take one to three nodes, whatever these are doing."""
-    nodes = [n.name for n in here.stage.client.nodes()] if "slurmctld" not in here.due else []
+    nodes = [n.name for n in here.stage.client.nodes()] if "slurmctld" not in here.due.acts else []
     running = [i.node for _, i in here.machines()]
     chosen = here.chance.sample(sorted({*running, *nodes[:4]}), here.chance.choice((1, 1, 3)))
     seconds = here.chance.choice((1, 1, 15))
@@ -191,31 +182,22 @@ def preemption(here: Crowd) -> str:
 
 def manager(here: Crowd) -> str:
     """The manager is killed, and started again later."""
-    here.undo("manager")
-    here.cluster.kill_manager()
     seconds = 6 * here.chance.random()
-    here.later("manager", seconds, here.cluster.start_manager)
+    here.due.manager_away(here.cluster, seconds)
     return f"manager killed, away for {seconds:.1f} s"
 
 
 def slurmctld(here: Crowd) -> str:
     """slurmctld ends, in order or not, and is started again later."""
-    here.undo("slurmctld")
-    number = here.chance.choice((signal.SIGTERM, signal.SIGKILL))
-    here.cluster.kill_slurmctld(number)
-    seconds = 4 * here.chance.random()
-    here.later("slurmctld", seconds, here.cluster.start_slurmctld)
+    number, seconds = here.chance.choice((signal.SIGTERM, signal.SIGKILL)), 4 * here.chance.random()
+    here.due.slurmctld_away(here.cluster, number, seconds)
     return f"slurmctld ended by {number.name}, away for {seconds:.1f} s"
 
 
 def store(here: Crowd) -> str:
     """Whatever is asked of the store fails: its folder is not where it was."""
-    here.undo("store")
-    folder = here.cluster.root / "checkpoints"
-    away = folder.with_name("away")
-    folder.rename(away)
     seconds = 1 + 7 * here.chance.random()
-    here.later("store", seconds, lambda: away.rename(folder))
+    here.due.store_away(here.cluster.root / "checkpoints", seconds)
     return f"store fails for {seconds:.1f} s"
 
 
@@ -229,12 +211,12 @@ def shortage(here: Crowd) -> str:
 
 def api(here: Crowd) -> str:
     """The clouds' APIs do not answer."""
-    here.undo("api")
+    here.due.undo("api")
     clouds = [here.cluster.cloud(name) for name in here.clouds]
     for cloud in clouds:
         cloud.set_reachable(False)
     seconds = 1 + 11 * here.chance.random()
-    here.later("api", seconds, lambda: [cloud.set_reachable(True) for cloud in clouds])
+    here.due.later("api", seconds, lambda: [cloud.set_reachable(True) for cloud in clouds])
     return f"the clouds do not answer for {seconds:.1f} s"
 
 
@@ -271,7 +253,7 @@ def hold(here: Crowd) -> str:
     job = here.chance.choice(here.jobs)
     seconds = 10 * here.chance.random()
     said = here.asked("scontrol", "requeuehold", job.id)
-    here.later(f"hold {job.id}", seconds, lambda: here.cluster.run("scontrol", "release", job.id, check=False))
+    here.due.later(f"hold {job.id}", seconds, lambda: here.cluster.run("scontrol", "release", job.id, check=False))
     return f"scontrol requeuehold {job.id} for {seconds:.1f} s: {said or 'done'}"
 
 
@@ -280,7 +262,7 @@ def suspend(here: Crowd) -> str:
     job = here.chance.choice(here.jobs)
     seconds = 10 * here.chance.random()
     said = here.asked("spotburst", "suspend", "--no-wait", job.id)
-    here.later(f"suspend {job.id}", seconds, lambda: here.cluster.run("spotburst", "resume", job.id, check=False))
+    here.due.later(f"suspend {job.id}", seconds, lambda: here.cluster.run("spotburst", "resume", job.id, check=False))
     return f"spotburst suspend {job.id} for {seconds:.1f} s: {said}"
 
 
@@ -295,7 +277,7 @@ def drain(here: Crowd) -> str:
         # Where it was set down or powered down meanwhile, spotburst has taken the drain as its own or Slurm has ended it.
         here.cluster.run("scontrol", "update", node, "state=undrain", check=False)
 
-    here.later(f"drain {instance.node}", seconds, undrain)
+    here.due.later(f"drain {instance.node}", seconds, undrain)
     return f"{instance.node} drained by hand for {seconds:.1f} s: {said or 'done'}"
 
 
