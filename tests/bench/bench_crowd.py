@@ -64,7 +64,8 @@ def submit(stage: Stage) -> list[Handle]:
     line = stage.wrapped()
     first = stage.cluster.root / "first.sh"
     first.write_text(FIRST_COUNTS)
-    gang = line.replace("-- bash ", f"-- bash {first} ")
+    # These tasks do not talk to each other, so that none would miss another one that was killed.
+    gang = stage.wrapped(srun="srun --kill-on-bad-exit").replace("-- bash ", f"-- bash {first} ")
     ids = [stage.submit(line).id for _ in range(4)]
     ids += [stage.submit(line, "--partition=grace10").id for _ in range(2)]
     ids += [stage.submit(line, "--exclusive").id, stage.submit(line, "--partition=slow").id]

@@ -289,8 +289,8 @@ def power_down(here: Crowd) -> str:
 
 
 def wrapper(here: Crowd) -> str:
-    """``kill -9`` of a wrapper; of a gang the first task's, since nobody here talks to the others (``--kill-on-bad-exit``)."""
-    mine = {f"SLURM_CONF={here.cluster.slurm_conf}".encode(), b"SLURM_PROCID=0"}
+    """``kill -9`` of a wrapper."""
+    mine = f"SLURM_CONF={here.cluster.slurm_conf}".encode()
     found: list[tuple[int, str]] = []
     for folder in Path("/proc").iterdir():
         if folder.name.isdigit():
@@ -299,7 +299,7 @@ def wrapper(here: Crowd) -> str:
                 if b"run" in command and any(c.endswith(b"/spotburst") for c in command[:3]):
                     environment = (folder / "environ").read_bytes().split(b"\0")
                     job = next((e for e in environment if e.startswith(b"SLURM_JOB_ID=")), b"?").decode()
-                    if mine <= set(environment):
+                    if mine in environment:
                         found.append((int(folder.name), job))
     if not found:
         return "no wrapper runs"
