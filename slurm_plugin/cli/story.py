@@ -56,7 +56,9 @@ def lost_steps(before: Attempt, after: Attempt | None) -> int | None:
 
 
 def interval(entries: Sequence[Entry]) -> Interval | None:
-    """The interval between checkpoints that was in force at the newest commit, and why; None before the first."""
+    """The interval between checkpoints that was in force at the newest commit, and why; None before the first, and once the run has ended."""
+    if entries and entries[-1].kind is Kind.END:
+        return None
     for entry in reversed(entries):
         pace = entry.body.get("interval")
         if isinstance(pace, dict) and (seconds := told.seconds(pace.get("seconds"))) is not None:

@@ -30,6 +30,8 @@ def test_the_newest_interval_and_its_reason(site: Site, spotburst: Callable[...,
     out = spotburst("describe", "123").out
     assert "Interval" in out
     assert "1 min 33 s: a save stops the program 0.1 s" in out
+    claim.end(0, "Finished")
+    assert "Interval" not in spotburst("describe", "123").out, "there is no next one"
 
 
 def test_an_entry_that_is_older_than_its_own_measurement_says_so(site: Site) -> None:
