@@ -11,7 +11,6 @@ import subprocess
 import sys
 import time
 from collections.abc import Iterator
-from ipaddress import IPv4Address
 from pathlib import Path
 
 import pytest
@@ -21,7 +20,6 @@ from slurm_plugin.cloud.local.cloud import LocalCloud
 from slurm_plugin.cloud.provider import (
     InstanceState,
     Launched,
-    LaunchRequest,
     Market,
     Offering,
     RefusalKind,
@@ -29,11 +27,10 @@ from slurm_plugin.cloud.provider import (
 )
 from slurm_plugin.config import LocalProvider
 from slurm_plugin.errors import CloudUnavailable, LocalCloudError
-from tests.fixtures.local_stage import local_stage
+from tests.fixtures.local_stage import booted, local_stage, request
 
 pytestmark = pytest.mark.cluster
 
-SMALL = Offering("local", "local", "zone-a", "small", Market.SPOT)
 LARGE = Offering("local", "local", "zone-a", "large", Market.ON_DEMAND)
 
 
@@ -43,28 +40,12 @@ def cloud(tmp_path: Path) -> Iterator[LocalCloud]:
         yield stage.provider
 
 
-def request(
-    launch_id: str, node: str | None = None, offering: Offering = SMALL, gang: str | None = None
-) -> LaunchRequest:
-    return LaunchRequest(launch_id, node or launch_id, "set", offering, gang=gang)
-
-
 def wait(predicate, seconds: float = 60.0):
     until = time.monotonic() + seconds
     while not (value := predicate()):
         assert time.monotonic() < until, "waited in vain"
         time.sleep(0.02)
     return value
-
-
-def booted(cloud: LocalCloud, node: str):
-    """The node's machine, once it has started its programs."""
-
-    def done(machine) -> bool:
-        """It has written that down, too: nothing in its folder changes any more."""
-        return machine.booted and not machine.gone and not list(machine.folder.glob(".booted.json.*"))
-
-    return wait(lambda: next((m for m in cloud.yard.machines() if m.spec["node"] == node and done(m)), None))
 
 
 def inside(machine) -> list[int]:
@@ -344,50 +325,6 @@ def test_destroy_finds_machines_whose_notes_are_lost(cloud: LocalCloud) -> None:
     assert still_there(processes) == []
     assert network.bridge_owner(cloud.config.bridge) is None
     cloud.destroy()
-
-
-def test_a_bridge_keeps_its_hardware_address(tmp_path: Path) -> None:
-    """Else the other machines reach nobody for some seconds when one comes or goes."""
-
-    def address() -> str:
-        (link,) = [link for link in network.links() if link["ifname"] == "sbt-kept"]
-        return str(link["address"])
-
-    assert network.make_bridge("sbt-kept", str(tmp_path))
-    try:
-        network.address_bridge("sbt-kept", IPv4Address("10.99.252.1"), 24)
-        before = address()
-        # A port whose address is lower than any other.
-        network.ip(
-            *["link", "add", "name", "sbt-low", "address", "00:00:00:00:00:02", "master", "sbt-kept", "type", "veth"]
-        )
-        network.ip(*["link", "set", "dev", "sbt-low", "up"])
-        assert address() == before
-        network.delete_link("sbt-low")
-        assert address() == before
-    finally:
-        network.delete_link("sbt-low")
-        network.delete_link("sbt-kept")
-
-
-def test_another_clusters_bridge_is_refused(cloud: LocalCloud, tmp_path: Path) -> None:
-    other = LocalCloud(
-        "local",
-        cloud.config,
-        cluster="x",
-        state_dir=tmp_path / "other",
-        slurm_conf=tmp_path,
-        slurm_root=cloud.slurm_root,
-    )
-    with pytest.raises(LocalCloudError, match=r"providers\.local\.bridge: .* belongs to the cluster in"):
-        other.launch([request("a")])
-    config = cloud.config.model_copy(update={"bridge": "sbt-other"})
-    other = LocalCloud(
-        "local", config, cluster="x", state_dir=tmp_path / "other", slurm_conf=tmp_path, slurm_root=cloud.slurm_root
-    )
-    network.address_bridge(cloud.config.bridge, cloud.gateway, cloud.subnet.prefixlen)
-    with pytest.raises(LocalCloudError, match=r"providers\.local\.subnet: .* is in use by"):
-        other.launch([request("a")])
 
 
 def test_what_is_missing_is_said(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -13,6 +13,7 @@ from pathlib import Path
 
 import pytest
 
+from slurm_plugin.cloud.local import network
 from slurm_plugin.cloud.local.cloud import LocalCloud
 from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest
 from slurm_plugin.local_cluster.cluster import LocalCluster
@@ -234,9 +235,9 @@ def test_a_cluster_leaves_no_trace(make_cluster, tmp_path: Path) -> None:
     boot(made, "spot-1", "spot-2")
     made.submit("sleep 300", "-w", "spot-1")
     made.cloud().cut("spot-2")
-    assert traces(tmp_path) != before
+    cables = cables_of(tmp_path, 2)
     made.stop()
-    made.wait_for(lambda: not left(tmp_path, before), 60, "the last traces to go")
+    all_goes(tmp_path, before, cables)
 
 
 OWNER = """
@@ -266,14 +267,14 @@ def test_what_a_killed_owner_left_is_swept(able: None, tmp_path: Path) -> None:
     owner.stdout.close()
     sockets = json.loads((folder / "run" / "sockets.json").read_text())["folder"]
     assert Path(sockets).exists()
-    assert traces(tmp_path) != before
+    cables = cables_of(tmp_path, 1)
     assert folder in sweep()
     assert not Path(sockets).exists()
     with LocalCluster(folder, default_settings(1), manager=False) as again:
-        again.wait_for(lambda: traces(tmp_path)["processes"], 60, "the new cluster")
+        again.wait_for(lambda: traces(tmp_path) - before, 60, "the new cluster")
         assert int(again.submit("hostname")) > 1, "a job id is used again, and with it a run's name"
         again.stop()
-        again.wait_for(lambda: not left(tmp_path, before), 60, "the last traces to go")
+    all_goes(tmp_path, before, cables)
 
 
 def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path) -> None:
@@ -281,10 +282,11 @@ def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(tmp_path / "c")], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     owner.stdout.readline()
+    cables = cables_of(tmp_path, 1)
     owner.terminate()
     try:
         assert owner.wait(120) == 128 + signal.SIGTERM
-        wait_for(lambda: not left(tmp_path, before), "the last traces to go", 2)
+        all_goes(tmp_path, before, cables)
     finally:
         owner.kill()
         owner.wait()
@@ -301,30 +303,36 @@ def reaches(address: str) -> bool:
     return True
 
 
-def traces(folder: Path) -> dict[str, list[str]]:
-    """What a cluster could leave on the host: interfaces, mounts, network namespaces, processes that name its folder."""
+def traces(folder: Path) -> set[str]:
+    """What a cluster could leave on the host: bridges, mounts and processes that name its folder."""
     links = json.loads(subprocess.run(["ip", "-json", "link"], capture_output=True, check=True).stdout)
-    own = {line for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line}
-    processes = []
+    found = {f"bridge {link['ifname']}" for link in links if str(folder) in link.get("ifalias", "")}
+    found |= {f"mount {line}" for line in Path("/proc/self/mountinfo").read_text().splitlines() if str(folder) in line}
     for entry in Path("/proc").glob("[0-9]*"):
         try:
             command = (entry / "cmdline").read_bytes().replace(b"\0", b" ").decode(errors="replace")
         except OSError:
             continue
         if str(folder) in command and "pytest" not in command.split(str(folder))[0]:
-            processes.append(command)
-    return {
-        "links": sorted(link["ifname"] for link in links if link["ifname"].startswith("sb") and _ours(link, folder)),
-        "mounts": sorted(own),
-        "processes": sorted(processes),
-    }
+            found.add(f"process {entry.name}: {command}")
+    return found
 
 
-def left(folder: Path, before: dict[str, list[str]]) -> list[str]:
-    """Traces that were not there before. (Then a cable of another cluster may have hung on none, for the moment in which it is plugged in.)"""
-    return [trace for kind, found in traces(folder).items() for trace in found if trace not in before[kind]]
+def cables_of(folder: Path, count: int) -> set[str]:
+    """Those of the cluster in the folder, once it has so many: other clusters come and go meanwhile, with cables of their own."""
+
+    def plugged_in() -> set[str]:
+        bridges = {name for name, owner in network.owned_bridges() if str(folder) in owner}
+        found = {link["ifname"] for link in network.links() if link.get("master") in bridges}
+        return found if len(found) == count else set()
+
+    wait_for(lambda: bool(plugged_in()), f"{count} machines on the network")
+    return plugged_in()
 
 
-def _ours(link: dict, folder: Path) -> bool:
-    """Other clusters may come and go meanwhile: count bridges that name the folder, and cables that hang on none or on these."""
-    return str(folder) in link.get("ifalias", "") or ("master" not in link and link["ifname"].startswith("sbv"))
+def all_goes(folder: Path, before: set[str], cables: set[str]) -> None:
+    """Nothing stays; what has been killed may have to wait for a processor before it ends."""
+    until = time.monotonic() + 60
+    while left := (traces(folder) - before) | (cables & {link["ifname"] for link in network.links()}):
+        assert time.monotonic() < until, f"still there: {left}"
+        time.sleep(0.1)

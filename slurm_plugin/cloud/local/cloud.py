@@ -52,7 +52,7 @@ def _destroy(yard: Yard, state_dir: Path) -> None:
     if find_command("ip"):
         for bridge, owner in network.owned_bridges():
             if owner == network.owner_name(str(state_dir)):
-                network.delete_link(bridge)
+                network.delete_bridge(bridge)
     shutil.rmtree(yard.folder, ignore_errors=True)
 
 

@@ -23,6 +23,7 @@ from slurm_plugin.cloud.local.namespaces import (
     CLONE_NEWNS,
     CLONE_NEWPID,
     CLONE_NEWUTS,
+    setns,
     unshare,
 )
 from slurm_plugin.cloud.local.state import Process, now, read_json, try_lock, write_json_once
@@ -68,17 +69,22 @@ def _keep(folder: Path, spec: dict[str, Any], lock: int) -> int:
     """Make the machine, wait for its end, return the wait status of its process 1."""
     go_read, go_write = os.pipe()
     ready_read, ready_write = os.pipe()
-    # From here on the next child is process 1 of a new process namespace; this process stays where it is.
+    own = os.open("/proc/self/ns/pid", os.O_RDONLY)
+    # The next child is process 1 of a new process namespace, this process stays where it is, and so do its later children: a namespace
+    # whose process 1 has died takes no more.
     unshare(CLONE_NEWPID)
     pid = os.fork()
     if pid == 0:
         os.close(go_write)
         os.close(ready_read)
         os.close(lock)
+        os.close(own)
         _become_machine(folder, spec, go_read, ready_write)
     os.close(go_read)
     os.close(ready_write)
     try:
+        setns(own, CLONE_NEWPID)
+        os.close(own)
         if os.read(ready_read, 1) != b"1":
             raise OSError("its process 1 could not enter namespaces of its own (see machine.log)")
         network.plug_in(spec["cable"], spec["bridge"], pid, IPv4Address(spec["address"]))
@@ -90,11 +96,14 @@ def _keep(folder: Path, spec: dict[str, Any], lock: int) -> int:
         with contextlib.suppress(ProcessLookupError):
             os.kill(pid, signal.SIGKILL)
         os.waitpid(pid, 0)
+        network.pull_out(spec["cable"])
         raise
     finally:
         os.close(ready_read)
         os.close(go_write)
-    return os.waitpid(pid, 0)[1]
+    status = os.waitpid(pid, 0)[1]
+    network.pull_out(spec["cable"])
+    return status
 
 
 def _become_machine(folder: Path, spec: dict[str, Any], go: int, ready: int) -> None:

@@ -23,6 +23,12 @@ def unshare(flags: int) -> None:
         _fail("unshare")
 
 
+def setns(fd: int, flags: int) -> None:
+    """Join the namespace that the descriptor is of; for a process namespace, the children to come do. Raises ``OSError``."""
+    if _libc.setns(fd, flags) != 0:
+        _fail("setns")
+
+
 def mount(source: str, target: str, kind: str, flags: int, options: str = "") -> None:
     """mount(2). Raises ``OSError``."""
     words = [os.fsencode(w) if w else None for w in (source, target, kind)]

@@ -1,11 +1,12 @@
 """Bridge and cables of the embedded cloud, through the ``ip`` command. Standard library only.
 
-A machine's cable is a veth pair whose one end lies in the machine: the kernel deletes both ends when the machine's last process is
-gone, so a dead machine leaves none behind. The bridge carries an alias that says whose it is.
+A machine's cable is a veth pair whose one end lies in the machine: the kernel deletes both ends with the machine's network namespace. The
+bridge carries an alias that says whose it is.
 """
 
 from __future__ import annotations
 
+import contextlib
 import json
 import subprocess
 from collections.abc import Iterable
@@ -101,6 +102,14 @@ def delete_link(name: str) -> None:
             raise
 
 
+def delete_bridge(bridge: str) -> None:
+    """Delete it with the cables that hang on it; none is no error."""
+    with contextlib.suppress(OSError):
+        for port in json.loads(ip("-json", "link", "show", "master", bridge) or "[]"):
+            pull_out(str(port["ifname"]))
+    delete_link(bridge)
+
+
 def hardware_address(address: IPv4Address) -> str:
     """Derived from the IP address, so that an address used again is never hidden by what others remember of it."""
     return "02:5b:" + ":".join(f"{byte:02x}" for byte in address.packed)
@@ -108,13 +117,22 @@ def hardware_address(address: IPv4Address) -> str:
 
 def plug_in(cable: str, bridge: str, pid: int, address: IPv4Address) -> None:
     """Lay a cable from the bridge into the network namespace of ``pid`` (as the caller's /proc has it)."""
-    # Not "netns PID": iproute2 of Debian 12 has the kernel look for that process, Debian 13's looks in /proc itself, and the two number
-    # processes differently where the caller's children live in a process namespace of their own.
+    # Not "netns PID": iproute2 of Debian 12 has the kernel look for that process, Debian 13's looks in /proc itself.
     ip(
         *("link", "add", "name", cable, "type", "veth"),
         *("peer", "name", "eth0", "address", hardware_address(address), "netns", f"/proc/{pid}/ns/net"),
     )
     ip("link", "set", "dev", cable, "master", bridge, "up")
+
+
+def pull_out(cable: str) -> None:
+    """Remove a dead machine's cable; none is no error.
+
+    Its namespace would take the cable with it, but stays for as long as the kernel has a connection in there to end: up to two minutes
+    where nobody answers (Linux: tcp_orphan_retries).
+    """
+    with contextlib.suppress(OSError):  # what is still there goes with the bridge, or with the namespace
+        delete_link(cable)
 
 
 def set_forwarding(cable: str, on: bool) -> None:

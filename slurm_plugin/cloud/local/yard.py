@@ -16,6 +16,7 @@ from ipaddress import IPv4Address
 from pathlib import Path
 from typing import Any
 
+from slurm_plugin.cloud.local import network
 from slurm_plugin.cloud.local.metadata import Control
 from slurm_plugin.cloud.local.state import Process, locked, now, read_json, try_lock, write_json, write_json_once
 
@@ -234,6 +235,9 @@ class Yard:
         return used, (IPv4Address(known[-1].spec["address"]) if known else None)
 
     def _note_end(self, folder: Path) -> dict[str, Any]:
+        """For a machine whose keeper was killed, or was never there."""
+        if spec := read_json(folder / "instance.json"):
+            network.pull_out(spec["cable"])
         with contextlib.suppress(FileNotFoundError):
             write_json_once(folder / "ended.json", {"time": now(), "status": None})
         return read_json(folder / "ended.json") or {"time": now(), "status": None}
