@@ -23,6 +23,7 @@ from slurm_plugin.cli.look_node import look_node, unreadable
 from slurm_plugin.cli.look_store import look_store
 from slurm_plugin.config import Config, find_config, load_config
 from slurm_plugin.errors import ConfigError, SlurmRefused, SlurmUnavailable
+from slurm_plugin.manager.stores import known_mark
 from slurm_plugin.slurm.cli import CliClient
 from slurm_plugin.slurm.connect import connect
 from slurm_plugin.slurm.controllers import same_host
@@ -81,7 +82,12 @@ def look(path: Path | None, role: Role | None = None, *, clouds: bool = True) ->
         yield from _rights(config, conf, place)
     if here is not Role.LOGIN:
         yield from _manager(config.state_dir)
-    yield from look_store(config.checkpoints.uri, config.checkpoints.endpoint_url or "", joins=here is Role.LOGIN)
+    yield from look_store(
+        config.checkpoints.uri,
+        config.checkpoints.endpoint_url or "",
+        joins=here is Role.LOGIN,
+        used=here is not Role.LOGIN and bool(known_mark(config)),
+    )
     if clouds:
         yield from at_clouds(config)
 

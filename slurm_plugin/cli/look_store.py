@@ -13,8 +13,11 @@ from slurm_plugin.checks.finding import Finding, fault, ok, unknown
 WHAT = "checkpoint store"
 
 
-def look_store(uri: str, endpoint_url: str, *, joins: bool, mark: str = "") -> Iterator[Finding]:
-    """``joins``: the machine joins a store that the controller has begun, so a folder without its mark is none of it, and none is made. ``mark``: of the controller's store, as this machine was told."""
+def look_store(uri: str, endpoint_url: str, *, joins: bool, mark: str = "", used: bool = False) -> Iterator[Finding]:
+    """``joins``: the machine joins a store that the controller has begun, so a folder without its mark is none of it, and none is made.
+
+    ``mark``: of the controller's store, as this machine was told. ``used``: this is the controller, and its manager has seen the store.
+    """
     try:
         folder = reading.store_folder(uri) if joins else None
         if folder is not None and not (folder / PROOF_KEY).exists():
@@ -25,7 +28,7 @@ def look_store(uri: str, endpoint_url: str, *, joins: bool, mark: str = "") -> I
                 f"mount it as on the controller; if it is mounted, `spotburst store check {uri}` on the controller begins it",
             )
             return
-        open_store(uri, endpoint_url=endpoint_url, mark=mark)
+        open_store(uri, endpoint_url=endpoint_url, mark=mark, used=used)
     except SpotburstError as error:
         yield fault(
             WHAT,

@@ -13,6 +13,8 @@ from slurm_plugin.cloud.local.state import read_json, write_json
 from slurm_plugin.config import Config
 from slurm_plugin.manager.say import log
 
+NOTE = "store.json"
+"""In state_dir."""
 EVERY = 60.0
 """Seconds between two looks at its mark."""
 
@@ -25,9 +27,9 @@ class Stores:
 
     def __init__(self, config: Config, every: float = EVERY) -> None:
         self._uri, self._endpoint_url = config.checkpoints.uri, config.checkpoints.endpoint_url or ""
-        self._note = config.state_dir / "store.json"
+        self._note = config.state_dir / NOTE
         self._lock = threading.Lock()
-        self._mark = _known(self._note, self._uri)
+        self._mark = known_mark(config)
         self._every, self._stopped = every, threading.Event()
         self._thread = threading.Thread(target=self._look, name="store-mark", daemon=True)
 
@@ -67,12 +69,13 @@ class Stores:
         return store
 
 
-def _known(note: Path, uri: str) -> str:
+def known_mark(config: Config) -> str:
+    """Of the store as the manager last saw it; "" where it has not, and where the caller may not read that."""
     try:
-        known = read_json(note) or {}
+        known = read_json(config.state_dir / NOTE) or {}
     except OSError:
         return ""
-    return str(known.get("mark", "")) if known.get("uri") == uri else ""
+    return str(known.get("mark", "")) if known.get("uri") == config.checkpoints.uri else ""
 
 
 def _note(note: Path, uri: str, mark: str) -> None:

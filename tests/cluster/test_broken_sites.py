@@ -18,6 +18,7 @@ from slurm_plugin import render
 from slurm_plugin.checks.finding import Finding, State, exit_code
 from slurm_plugin.cli.look import Role, look
 from slurm_plugin.config import load_config
+from slurm_plugin.manager.stores import Stores
 from tests.fixtures.ports import PORTS
 from tests.fixtures.private_slurm import DAEMONS, PrivateSlurm, private_slurm, wait_for
 from tests.fixtures.unmet import unmet
@@ -301,6 +302,21 @@ def test_a_store_that_is_not_there(site: SiteUnderTest) -> None:
     site.read_again()
     with changed(site.burst, lambda text: text.replace("/store", "/nowhere/store")):
         only(site.wrong(), "checkpoint store", "there is no", "spotburst store check file://")
+    assert site.wrong() == []
+
+
+def test_a_store_that_is_not_mounted_on_the_controller(site: SiteUnderTest) -> None:
+    """Its mount point is not marked: that would make it the store."""
+    site.write()
+    site.read_again()
+    Stores(load_config(site.burst)).open()
+    store, aside = site.folder / "store", site.folder / "store-elsewhere"
+    store.rename(aside)
+    store.mkdir()
+    only(site.wrong(), "checkpoint store", "Is its file system mounted", "spotburst store check file://")
+    assert list(store.iterdir()) == []
+    store.rmdir()
+    aside.rename(store)
     assert site.wrong() == []
 
 
