@@ -62,6 +62,19 @@ def test_a_dead_machines_cable_is_gone_whatever_it_had_to_say(
                 assert cable not in [link["ifname"] for link in network.links()]
 
 
+def test_a_machine_is_finished_though_the_cable_of_the_first_attempt_is_still_there(
+    cloud: LocalCloud, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Its keeper was killed before the machine started; the kernel removes a dead namespace's cable some time later."""
+    monkeypatch.setattr(cloud.yard, "start", lambda instance_id: None)
+    cloud.launch([request("a")])
+    [machine] = cloud.yard.machines()
+    network.ip("link", "add", "name", machine.spec["cable"], "type", "veth")
+    monkeypatch.undo()
+    cloud.instances()
+    booted(cloud, "a")
+
+
 def test_a_bridge_keeps_its_hardware_address(tmp_path: Path) -> None:
     """Else the other machines reach nobody for some seconds when one comes or goes."""
 

@@ -87,6 +87,8 @@ def _keep(folder: Path, spec: dict[str, Any], lock: int) -> int:
         os.close(own)
         if os.read(ready_read, 1) != b"1":
             raise OSError("its process 1 could not enter namespaces of its own (see machine.log)")
+        # Of a keeper that was killed half-way: the kernel takes it away some time after its machine.
+        network.pull_out(spec["cable"])
         network.plug_in(spec["cable"], spec["bridge"], pid, IPv4Address(spec["address"]))
         process = Process.of(pid)
         if process is None or not write_json_once(folder / "machine.json", process.to_dict()):

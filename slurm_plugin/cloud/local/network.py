@@ -126,7 +126,7 @@ def plug_in(cable: str, bridge: str, pid: int, address: IPv4Address) -> None:
 
 
 def pull_out(cable: str) -> None:
-    """Remove a dead machine's cable; none is no error.
+    """Remove the cable of a machine that is dead or was not finished; none is no error.
 
     Its namespace would take the cable with it, but stays for as long as the kernel has a connection in there to end: up to two minutes
     where nobody answers (Linux: tcp_orphan_retries).
