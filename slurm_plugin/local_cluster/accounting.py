@@ -21,12 +21,16 @@ class Accounting:
     """Files and commands; the cluster runs the daemons. MariaDB listens on the loopback alone."""
 
     def __init__(self, root: Path, address: str) -> None:
-        """``address``: the host's on the cluster's network, at which slurmctld and machines reach slurmdbd."""
+        """``address``: the host's on the cluster's network, at which slurmctld and machines reach slurmdbd.
+
+        Clusters that start at the same moment look for ports of their own, by the network's number: they are taken only seconds later.
+        """
+        number = int(address.split(".")[2])
         self._root = root
         self._data = root / "accounting"
         self._address = address
-        self.database_port = free_port(17800)
-        self.port = free_port(17801)
+        self.database_port = free_port(17824 + number)
+        self.port = free_port(18848 + number)
         self._password = secrets.token_hex(16)
 
     def slurm_conf(self, munge_socket: Path) -> tuple[str, ...]:

@@ -405,6 +405,9 @@ class LocalCluster:
 
     def _note_job_ids(self) -> None:
         if self.daemons.alive("slurmctld"):
-            found = re.search(r"NEXT_JOB_ID\s*=\s*(\d+)", self.run("scontrol", "show", "config", check=False))
-            if found:
+            try:
+                shown = self.run("scontrol", "show", "config", check=False)
+            except subprocess.TimeoutExpired:
+                return  # it hangs, and is taken down all the same
+            if found := re.search(r"NEXT_JOB_ID\s*=\s*(\d+)", shown):
                 write_json(self.root / "run" / "job_ids.json", {"next": int(found[1]), "exact": True})

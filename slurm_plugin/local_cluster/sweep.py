@@ -5,7 +5,7 @@ from __future__ import annotations
 from pathlib import Path
 
 from slurm_plugin.cloud.local import network
-from slurm_plugin.cloud.local.state import Process, read_json
+from slurm_plugin.cloud.local.state import Process, locked, read_json
 from slurm_plugin.local_cluster.cluster import LocalCluster
 
 
@@ -18,8 +18,17 @@ def sweep() -> list[Path]:
     """Take down clusters whose owner was killed before it could; their folders."""
     swept = []
     for cluster in clusters():
-        owner = Process.from_dict(read_json(cluster.daemons.notes / "owner.json"))
-        if owner is not None and not owner.alive():
-            cluster.stop()
-            swept.append(cluster.root)
+        if not _left(cluster):
+            continue
+        # Another process may sweep, too: only one of them takes it down.
+        with locked(cluster.daemons.notes / "sweep.lock"):
+            if _left(cluster):
+                cluster.stop()
+                swept.append(cluster.root)
     return swept
+
+
+def _left(cluster: LocalCluster) -> bool:
+    """Whether it has an owner, who is dead."""
+    owner = Process.from_dict(read_json(cluster.daemons.notes / "owner.json"))
+    return owner is not None and not owner.alive()

@@ -10,12 +10,16 @@ from typing import Any
 import pytest
 
 from slurm_plugin.cloud.local.host import require
+from slurm_plugin.cloud.local.state import locked
 from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster.cluster import COMMANDS, LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
+from tests.fixtures.tools import CACHE
 from tests.fixtures.unmet import unmet
 
+SWEEPING = CACHE / "sweep.lock"
+"""Held by who sweeps, and by a test that leaves something to sweep itself."""
 MakeCluster = Callable[..., LocalCluster]
 PATIENT = "MessageTimeout=60"
 """Line of slurm.conf: a busy machine may not answer within Slurm's own 10 s."""
@@ -28,7 +32,8 @@ def able() -> None:
         require(COMMANDS)
     except LocalCloudError as error:
         unmet(str(error))
-    sweep()
+    with locked(SWEEPING):
+        sweep()
 
 
 def _maker(folder: Path, stack: ExitStack) -> MakeCluster:

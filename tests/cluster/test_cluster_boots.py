@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import json
 import signal
 import socket
@@ -15,10 +16,12 @@ import pytest
 
 from slurm_plugin.cloud.local import network
 from slurm_plugin.cloud.local.cloud import LocalCloud
+from slurm_plugin.cloud.local.state import locked
 from slurm_plugin.cloud.provider import InstanceState, Launched, LaunchRequest
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
+from tests.cluster.conftest import SWEEPING
 from tests.fixtures.private_slurm import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -220,7 +223,13 @@ def test_slurmctld_comes_back_with_its_jobs(cluster: LocalCluster) -> None:
     cluster.run("scontrol", "update", f"jobid={job}", "comment=x")
     cluster.run("scontrol", "update", "nodename=spot-1", "comment=x")
     files = [cluster.root / "slurmctld" / name for name in ("job_state", "node_state")]
-    cluster.wait_for(lambda: all(f.exists() and f.stat().st_mtime > ran for f in files), 60, "the saved state")
+
+    def saved() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # slurmctld puts a new file in the old one's place in two steps
+            return all(f.stat().st_mtime > ran for f in files)
+        return False
+
+    cluster.wait_for(saved, 60, "the saved state")
     cluster.kill_slurmctld()
     cluster.start_slurmctld()
     cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 90, "the job after the restart")
@@ -262,13 +271,14 @@ def test_what_a_killed_owner_left_is_swept(able: None, tmp_path: Path) -> None:
     assert owner.stdout is not None
     assert owner.stdout.readline() == "1\n"
     assert folder not in sweep(), "its owner lives"
-    owner.kill()
-    owner.wait()
-    owner.stdout.close()
-    sockets = json.loads((folder / "run" / "sockets.json").read_text())["folder"]
-    assert Path(sockets).exists()
-    cables = cables_of(tmp_path, 1)
-    assert folder in sweep()
+    with locked(SWEEPING):
+        owner.kill()
+        owner.wait()
+        owner.stdout.close()
+        sockets = json.loads((folder / "run" / "sockets.json").read_text())["folder"]
+        assert Path(sockets).exists()
+        cables = cables_of(tmp_path, 1)
+        assert folder in sweep()
     assert not Path(sockets).exists()
     with LocalCluster(folder, default_settings(1), manager=False) as again:
         again.wait_for(lambda: traces(tmp_path) - before, 60, "the new cluster")

@@ -18,6 +18,7 @@
 from __future__ import annotations
 
 import contextlib
+import errno
 import fcntl
 import json
 import os
@@ -158,8 +159,11 @@ class Process:
             return None
         try:
             fd = os.pidfd_open(self.pid)
-        except ProcessLookupError:
-            return None
+        except OSError as error:
+            # The number may be a thread's now, which is no process: by the kernel's age EINVAL or ENOENT.
+            if error.errno in (errno.ESRCH, errno.EINVAL, errno.ENOENT):
+                return None
+            raise
         if start_time(self.pid) != self.started or select.select([fd], [], [], 0)[0]:
             os.close(fd)
             return None
