@@ -107,10 +107,11 @@ def site(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SiteUnderTest]:
         for name in ("spotburst-resume", "spotburst-suspend", "spotburst-resume-fail"):
             shutil.copy(BIN / name, made.programs / name)
         made.write()
-        # Of another site until now.
+        # Of another site until now. slurmctld writes there for as long as it runs.
+        slurm.stop_slurmctld()
         shutil.rmtree(slurm.folder / "state")
         (slurm.folder / "state").mkdir()
-        made.restart()
+        slurm.start_slurmctld()
         made.start_manager()
         yield made
     finally:

@@ -34,7 +34,7 @@ def program_of(out: Path) -> int | None:
     """Pid of the training that writes there. Other clusters of this host may have a job of the same id."""
     for folder in Path("/proc").iterdir():
         with contextlib.suppress(OSError):
-            command = (folder / "cmdline").read_bytes().decode().split("\0")
+            command = (folder / "cmdline").read_bytes().decode(errors="replace").split("\0")
             if command[1:2] and command[1].endswith("train.py") and str(out) in command:
                 return int(folder.name)
     return None

@@ -17,6 +17,7 @@ from slurm_plugin import image, render
 from slurm_plugin.config import load_config
 from slurm_plugin.generated import Around, everything
 from tests.fixtures import cloud_init
+from tests.fixtures.plain_users import BEING_COMPILED
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
 
@@ -76,7 +77,7 @@ def take_on(root: Path, recipe: str) -> None:
         path.chmod(int(file["permissions"], 8))
     program = root / "opt/spotburst/bin/spotburst"
     program.parent.mkdir(parents=True)
-    shutil.copytree(REPOSITORY / "job_wrapper", root / "opt/spotburst/lib/job_wrapper")
+    shutil.copytree(REPOSITORY / "job_wrapper", root / "opt/spotburst/lib/job_wrapper", ignore=BEING_COMPILED)
     program.write_text(
         "#!/usr/bin/python3\nimport sys\nsys.path.insert(0, '/opt/spotburst/lib')\n"
         "from job_wrapper.agent import main\nsys.exit(main(sys.argv[2:]))\n"

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import signal
@@ -71,12 +72,19 @@ def remembered(stage: Stage) -> dict[int, int]:
 
 def save(stage: Stage, job: Handle, into: Path) -> None:
     """Have slurmctld save, and keep what it has saved: not what it was at just then, which may be older than the job."""
-    files = [stage.cluster.root / "slurmctld" / name for name in SAVED]
+    kept: dict[str, bytes] = {}
+
+    def saved() -> bool:
+        with contextlib.suppress(FileNotFoundError):  # slurmctld puts a new file in the old one's place in two steps
+            kept.update({name: (stage.cluster.root / "slurmctld" / name).read_bytes() for name in SAVED})
+            return all(b"to-be-recalled" in data for data in kept.values())
+        return False
+
     stage.cluster.run("scontrol", "update", f"JobId={job.id}", "Comment=to-be-recalled")
     stage.cluster.run("scontrol", "update", "nodename=spot-1", "comment=to-be-recalled")
-    stage.wait(lambda: all(f.exists() and b"to-be-recalled" in f.read_bytes() for f in files), "slurmctld to save")
-    for path in files:
-        shutil.copy(path, into)
+    stage.wait(saved, "slurmctld to save")
+    for name, data in kept.items():
+        (into / name).write_bytes(data)
 
 
 def recall(stage: Stage, kept: Path) -> None:

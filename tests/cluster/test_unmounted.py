@@ -19,9 +19,11 @@ pytestmark = [pytest.mark.cluster, pytest.mark.timeout(600)]
 
 
 def on(stage: Stage, node: str, *command: str | Path) -> None:
-    """Run it among the mounts of that node."""
+    """Run it among the mounts of that node, and its processes: /proc there knows no others."""
     pid = stage.cluster.cloud().find(node).process.pid
-    subprocess.run(["nsenter", f"--target={pid}", "--mount", *map(str, command)], check=True, capture_output=True)
+    subprocess.run(
+        ["nsenter", f"--target={pid}", "--mount", "--pid", *map(str, command)], check=True, capture_output=True
+    )
 
 
 def commits(job: Handle) -> int:
@@ -47,7 +49,8 @@ def test_a_node_without_the_stores_file_system(make_cluster: Callable[..., Local
     before = commits(running)
     assert running.now.running and not first.entries()
     for node in ("spot-1", "spot-2"):
-        on(stage, node, "umount", folder)
+        # Whoever looks into it just now may go on: it is out of the way at once, and not in use.
+        on(stage, node, "umount", "--lazy", folder)
     running.until(lambda: commits(running) > before, "to commit again")
     first.until_committed(1)
     for job in (running, first):
