@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import signal
 
 import pytest
 from hypothesis import HealthCheck, settings
@@ -29,6 +30,9 @@ def _as_anywhere() -> None:
     for name in ("no_proxy", "NO_PROXY"):
         os.environ[name] = ",".join(filter(None, [os.environ.get(name), "127.0.0.1", "localhost"]))
     os.environ["LC_ALL"] = "C.UTF-8"  # ansible wants UTF-8, and the system's programs speak English in it
+    # A shell ignores Ctrl-C for what it starts in the background, and programs inherit that.
+    if signal.getsignal(signal.SIGINT) is signal.SIG_IGN:
+        signal.signal(signal.SIGINT, signal.default_int_handler)
     os.umask(0o022)  # other users read what a test lays out for them
 
 
