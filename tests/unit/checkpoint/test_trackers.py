@@ -57,6 +57,7 @@ def test_both_attempts_are_one_run_of_each_tracker(tmp_path: Path) -> None:
         "HOME": str(tmp_path),
         "WANDB_MODE": "offline",
         "WANDB_SILENT": "true",
+        "WANDB__SERVICE_WAIT": "600",  # seconds for its own service to start; of itself it gives up after 30
         "MLFLOW_ALLOW_FILE_STORE": "true",
         "MLFLOW_TRACKING_URI": (tmp_path / "mlruns").as_uri(),
     }

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Callable, Mapping, Sequence
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
@@ -123,11 +124,10 @@ class Site:
 
 
 @pytest.fixture
-def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
+def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Site]:
     for variable in ("SLURM_CONF", "SPOTBURST_NODE_CONFIG", "SLURM_CLUSTER_NAME"):
         monkeypatch.delenv(variable, raising=False)
     monkeypatch.setenv("SPOTBURST_CONFIG", str(tmp_path / "burst.yaml"))
-    monkeypatch.setenv("TZ", "UTC")
     run = command.run
 
     def patiently(words: Sequence[str], *, env: Mapping[str, str], timeout: float) -> str:
@@ -135,7 +135,11 @@ def site(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Site:
         return run(words, env=env, timeout=120.0 if words[0].startswith(str(tmp_path)) else timeout)
 
     monkeypatch.setattr(command, "run", patiently)
-    return Site(tmp_path)
+    with pytest.MonkeyPatch.context() as zone:
+        zone.setenv("TZ", "UTC")
+        time.tzset()  # the C library looks at TZ once only, if it isn't told to
+        yield Site(tmp_path)
+    time.tzset()
 
 
 @dataclass(frozen=True)

@@ -22,14 +22,15 @@ class Host:
         self.target = (address, 6818)
         self.undo: list[str] = []
 
-    # The new before the old is undone: between them a connection would leave this machine, and hang.
+    # The new before the old is undone: between them a connection would leave this machine, and hang. ("replace": a run that was killed
+    # may have left it.)
     def up(self) -> None:
-        self._ip("address", "add", f"{self.address}/32", "dev", "lo")
+        self._ip("address", "replace", f"{self.address}/32", "dev", "lo")
         self.end()
         self.undo = ["address", "del", f"{self.address}/32", "dev", "lo"]
 
     def down(self) -> None:
-        self._ip("route", "add", "blackhole", f"{self.address}/32")
+        self._ip("route", "replace", "blackhole", f"{self.address}/32")
         self.end()
         self.undo = ["route", "del", "blackhole", f"{self.address}/32"]
 

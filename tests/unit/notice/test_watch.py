@@ -87,6 +87,8 @@ def test_service_that_is_not_there(listen: Listen, provider: str) -> None:
 def test_no_proxy_is_asked(service: Imds, listen: Listen, monkeypatch: pytest.MonkeyPatch, provider: str) -> None:
     for name in ("http_proxy", "HTTP_PROXY", "all_proxy", "ALL_PROXY"):
         monkeypatch.setenv(name, "http://127.0.0.1:1")
+    for name in ("no_proxy", "NO_PROXY"):
+        monkeypatch.delenv(name, raising=False)
     calm(service)
     reclaim(service)
     ear = listen(make(provider, service.url))

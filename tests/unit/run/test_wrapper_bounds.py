@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import os
 import subprocess
 import sys
@@ -170,10 +171,21 @@ def test_a_process_killed_for_memory_is_named_whatever_the_program_makes_of_it(r
         code, _, err = room.end(process)
     finally:
         room.wait_for(lambda: not (group / "cgroup.procs").read_text().strip())
-        group.rmdir()
+        room.wait_for(lambda: _removed(group))
     assert code == 137, err
     assert end_of(room) == (137, "OutOfMemory")
     assert room.calls() == [], "it is not tried again"
+
+
+def _removed(group: Path) -> bool:
+    """The kernel lists a dying process no more, and holds its cgroup for a moment yet."""
+    try:
+        group.rmdir()
+    except OSError as error:
+        if error.errno != errno.EBUSY:
+            raise
+        return False
+    return True
 
 
 def _children(pid: int) -> list[int]:
