@@ -8,7 +8,13 @@ import signal
 import pytest
 from hypothesis import HealthCheck, settings
 
-settings.register_profile("spotburst", deadline=None, suppress_health_check=[HealthCheck.too_slow])
+settings.register_profile(
+    "spotburst",
+    deadline=None,
+    suppress_health_check=[HealthCheck.too_slow],
+    # CI asks about the change before it: with the same examples each time. `make test` looks for new ones.
+    derandomize="SPOTBURST_TEST_SAME" in os.environ,
+)
 settings.load_profile("spotburst")
 pytest.register_assert_rewrite("tests.unit.checkpoint.training")
 

@@ -229,12 +229,13 @@ def reusable(base: Part, sizes: Mapping[str, int]) -> dict[str, list[Place]]:
     """Places of the base's segments, by item, as far as they may be pointed to again.
 
     A pack of which the base uses less than half is not: its live segments are written anew, so that a store never keeps more than
-    about twice the bytes that its checkpoints name.
+    about twice the bytes that its checkpoints name. What lies between two segments is used, too: written anew it would be there again.
     """
     used: dict[str, int] = {}
     for item in base.items:
         for segment in item.segments:
-            used[segment.pack] = used.get(segment.pack, 0) + segment.length
+            length = -(-segment.length // SMALL_ALIGNMENT) * SMALL_ALIGNMENT
+            used[segment.pack] = used.get(segment.pack, 0) + length
     good = {pack for pack, count in used.items() if 2 * count >= sizes.get(pack, 0)}
     return {
         item.name: [
