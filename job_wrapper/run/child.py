@@ -116,8 +116,11 @@ class Child:
             # By Ctrl-Z, and there is no shell above to go on with it.
             self.signal(signal.SIGCONT)
             return None
-        self.kill()
+        with contextlib.suppress(ProcessLookupError, PermissionError):  # another user's may be left, as of sudo
+            os.killpg(self.pid, signal.SIGKILL)
         self._group_gone = True
+        with contextlib.suppress(OSError):  # there is no guard any more
+            os.write(self._lifeline, b"-")
         return os.waitstatus_to_exitcode(status)
 
     def kill(self) -> None:
@@ -202,9 +205,12 @@ def _guard(lifeline: int, group: int, leftovers: Sequence[str]) -> None:
     for number in (*IGNORED, signal.SIGINT, signal.SIGTSTP):
         signal.signal(number, signal.SIG_IGN)
     os.setsid()
-    os.read(lifeline, 1)  # ends when the wrapper does, however it does
-    with contextlib.suppress(ProcessLookupError, PermissionError):
-        os.killpg(group, signal.SIGKILL)
+    if os.read(lifeline, 1):
+        # The program has ended, and its group with it: the number may be another group's by the wrapper's end.
+        os.read(lifeline, 1)
+    else:  # the wrapper has ended before it, however it did
+        with contextlib.suppress(ProcessLookupError, PermissionError):
+            os.killpg(group, signal.SIGKILL)
     for path in leftovers:
         with contextlib.suppress(OSError):
             Path(path).rmdir() if Path(path).is_dir() else Path(path).unlink()

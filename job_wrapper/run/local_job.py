@@ -33,6 +33,6 @@ def _is_dead(pid: int) -> bool:
 def _fields(pid: int) -> list[str]:
     """Those of /proc/PID/stat from the state on."""
     try:
-        return Path(f"/proc/{pid}/stat").read_text().rpartition(")")[2].split()
+        return Path(f"/proc/{pid}/stat").read_text(errors="replace").rpartition(")")[2].split()
     except OSError:
         return []

@@ -30,11 +30,11 @@ def look_store(uri: str, endpoint_url: str, *, joins: bool, mark: str = "", used
             return
         open_store(uri, endpoint_url=endpoint_url, mark=mark, used=used)
     except SpotburstError as error:
-        yield fault(
-            WHAT,
-            str(error),
-            f"`spotburst store check {uri}` says which promise is not kept; docs/stores.md says what can be used",
-        )
+        fix = f"`spotburst store check {uri}` says which promise is not kept; docs/stores.md says what can be used"
+        if used:
+            # That marks what it finds: a bare mount point would be the store from then on.
+            fix = f"mount its file system, if that is not there; once it is, {fix}"
+        yield fault(WHAT, str(error), fix)
         return
     except OSError as error:
         yield unknown(WHAT, f"{uri}: {error.strerror}", "run this as root or SlurmUser")

@@ -7,6 +7,7 @@ from pathlib import Path
 from slurm_plugin.cloud.local import network
 from slurm_plugin.cloud.local.state import Process, locked, read_json
 from slurm_plugin.local_cluster.cluster import LocalCluster
+from slurm_plugin.local_cluster.folder import require_own
 
 
 def clusters() -> list[LocalCluster]:
@@ -20,6 +21,7 @@ def sweep() -> list[Path]:
     for cluster in clusters():
         if not _left(cluster):
             continue
+        require_own(cluster.root)  # before a file is made there
         # Another process may sweep, too: only one of them takes it down.
         with locked(cluster.daemons.notes / "sweep.lock"):
             if _left(cluster):

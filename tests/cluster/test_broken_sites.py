@@ -314,7 +314,7 @@ def test_a_store_that_is_not_mounted_on_the_controller(site: SiteUnderTest) -> N
     store, aside = site.folder / "store", site.folder / "store-elsewhere"
     store.rename(aside)
     store.mkdir()
-    only(site.wrong(), "checkpoint store", "Is its file system mounted", "spotburst store check file://")
+    only(site.wrong(), "checkpoint store", "Is its file system mounted", "mount its file system, if that is not there;")
     assert list(store.iterdir()) == []
     store.rmdir()
     aside.rename(store)

@@ -270,7 +270,8 @@ def test_what_a_killed_owner_left_is_swept(able: None, tmp_path: Path) -> None:
     owner = subprocess.Popen([sys.executable, "-c", OWNER, str(folder)], stdout=subprocess.PIPE, text=True)
     assert owner.stdout is not None
     assert owner.stdout.readline() == "1\n"
-    assert folder not in sweep(), "its owner lives"
+    with locked(SWEEPING):
+        assert folder not in sweep(), "its owner lives"
     with locked(SWEEPING):
         owner.kill()
         owner.wait()
@@ -301,7 +302,8 @@ def test_an_owner_that_is_asked_to_end_takes_all_down(able: None, tmp_path: Path
         owner.kill()
         owner.wait()
         owner.stdout.close()
-        sweep()
+        with locked(SWEEPING):
+            sweep()
 
 
 def reaches(address: str) -> bool:

@@ -17,6 +17,9 @@ from slurm_plugin.cloud.provider import Instance, Market, RefusalKind
 from slurm_plugin.config import LocalProvider
 from slurm_plugin.errors import LocalCloudError
 
+PATIENCE = 60.0
+"""Seconds: what is killed may have to wait for a processor before it ends."""
+
 
 class Levers(ABC):
     """Part of ``LocalCloud``."""
@@ -51,8 +54,8 @@ class Levers(ABC):
     def vanish(self, target: str) -> Instance:
         """Gone at once, without a notice, as when its host fails. Returns when nothing of it runs any more."""
         machine = self.find(target)
-        if left := self.yard.end([machine]):
-            raise LocalCloudError(f"{left[0].instance_id} did not end within 10 s")
+        if left := self.yard.end([machine], patience=PATIENCE):
+            raise LocalCloudError(f"{left[0].instance_id} did not end within {PATIENCE:g} s")
         return self._instance(self.yard.machine(machine.instance_id) or machine)
 
     def cut(self, target: str) -> Instance:

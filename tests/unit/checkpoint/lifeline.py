@@ -41,7 +41,7 @@ def of_session(leader: int) -> list[int]:
     found = []
     for stat in Path("/proc").glob("[0-9]*/stat"):
         try:
-            state, _, _, session, *_ = stat.read_text().rpartition(")")[2].split()
+            state, _, _, session, *_ = stat.read_text(errors="replace").rpartition(")")[2].split()
         except OSError:
             continue  # it has just ended
         if session == str(leader) and state not in "ZX":

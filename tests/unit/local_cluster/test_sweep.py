@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from slurm_plugin.cloud.local.state import Process, write_json
+from slurm_plugin.errors import LocalCloudError
 from slurm_plugin.local_cluster import sweep
 from slurm_plugin.local_cluster.cluster import LocalCluster
 
@@ -34,14 +35,20 @@ def test_a_number_that_is_a_threads_now_is_no_process() -> None:
         thread.join()
 
 
-def test_only_one_of_two_takes_a_cluster_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+def left_by_the_dead(folder: Path) -> Path:
+    """The note of whose it was."""
     with subprocess.Popen(["sleep", "1000"]) as owner:
         dead = Process.of(owner.pid)
         owner.kill()
     assert dead is not None
-    (tmp_path / "run").mkdir()
-    note = tmp_path / "run" / "owner.json"
+    (folder / "run").mkdir()
+    note = folder / "run" / "owner.json"
     write_json(note, dead.to_dict())
+    return note
+
+
+def test_only_one_of_two_takes_a_cluster_down(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    note = left_by_the_dead(tmp_path)
     stops = []
 
     def stop(cluster: LocalCluster) -> None:
@@ -54,3 +61,13 @@ def test_only_one_of_two_takes_a_cluster_down(tmp_path: Path, monkeypatch: pytes
     with ThreadPoolExecutor(4) as pool:
         swept = [one for found in pool.map(lambda _: sweep.sweep(), range(4)) for one in found]
     assert swept == stops == [tmp_path]
+
+
+def test_nothing_is_made_in_a_folder_that_others_may_write_to(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """They may have put a link where the lock is to be."""
+    left_by_the_dead(tmp_path)
+    tmp_path.chmod(0o777)
+    monkeypatch.setattr(sweep, "clusters", lambda: [LocalCluster(tmp_path)])
+    with pytest.raises(LocalCloudError, match="others may write to it"):
+        sweep.sweep()
+    assert [path.name for path in (tmp_path / "run").iterdir()] == ["owner.json"]
