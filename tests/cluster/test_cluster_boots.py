@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import json
 import signal
 import socket
@@ -22,6 +21,7 @@ from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.local_cluster.sweep import sweep
 from tests.cluster.conftest import SWEEPING
+from tests.cluster.saved import saved
 from tests.fixtures.private_slurm import wait_for
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -218,18 +218,16 @@ def test_slurmctld_comes_back_with_its_jobs(cluster: LocalCluster) -> None:
     boot(cluster, "spot-1")
     job = cluster.submit("sleep 300", "-w", "spot-1")
     cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 90, "the job to run")
-    ran = time.time()
+    before = saved(cluster)
     # Slurm saves its state some seconds after a change, and what it had not saved is lost: a node's address, too.
     cluster.run("scontrol", "update", f"jobid={job}", "comment=x")
     cluster.run("scontrol", "update", "nodename=spot-1", "comment=x")
-    files = [cluster.root / "slurmctld" / name for name in ("job_state", "node_state")]
 
-    def saved() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # slurmctld puts a new file in the old one's place in two steps
-            return all(f.stat().st_mtime > ran for f in files)
-        return False
+    def is_saved() -> bool:
+        now = saved(cluster)
+        return bool(now) and all(now[name] != before.get(name) for name in now)
 
-    cluster.wait_for(saved, 60, "the saved state")
+    cluster.wait_for(is_saved, 60, "the saved state")
     cluster.kill_slurmctld()
     cluster.start_slurmctld()
     cluster.wait_for(lambda: job_state(cluster, job) == "RUNNING", 90, "the job after the restart")

@@ -4,9 +4,7 @@ from __future__ import annotations
 
 import contextlib
 import os
-import shutil
 import signal
-import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
 
@@ -15,6 +13,7 @@ import pytest
 from slurm_plugin.cloud.provider import InstanceState
 from slurm_plugin.local_cluster.cluster import LocalCluster
 from slurm_plugin.local_cluster.settings import default_settings
+from tests.cluster.saved import saved
 from tests.cluster.training import Training, assert_no_commit_lost, assert_same, undisturbed
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(900)]
@@ -86,18 +85,11 @@ def test_slurmctld_recalls_a_job_on_a_node_that_is_off(cluster: LocalCluster, re
     """Killed before it saved the requeue, it shows the job running for ever where there is no machine any more."""
     job = Training(cluster, STEPS, STEP_TIME, tmp_path / "out").submit()
     job.until_step(20)
-    node, saved = job.node(), cluster.root / "slurmctld" / "job_state"
-    before = time.time_ns()
-
-    def kept() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # slurmctld puts a new file in the old one's place in two steps
-            if saved.stat().st_mtime_ns > before:
-                shutil.copy(saved, tmp_path / "job_state")
-                return True
-        return False
-
+    node, before = job.node(), saved(cluster).get("job_state")
     cluster.run("scontrol", "update", f"JobId={job.job}", "Comment=saved")
-    cluster.wait_for(kept, 90, "slurmctld to save the running job")
+    kept = cluster.wait_for(
+        lambda: (now := saved(cluster).get("job_state")) != before and now, 90, "slurmctld to save the running job"
+    )
 
     cluster.kill_manager()
     cluster.cloud().vanish(node)
@@ -109,7 +101,7 @@ def test_slurmctld_recalls_a_job_on_a_node_that_is_off(cluster: LocalCluster, re
         "the node to be off",
     )
     cluster.kill_slurmctld()
-    shutil.copy(tmp_path / "job_state", saved)
+    (cluster.root / "slurmctld" / "job_state").write_bytes(kept)
     cluster.start_slurmctld()
     (recalled,) = [j for j in cluster.client().jobs() if j.name_id == job.job]
     assert recalled.running

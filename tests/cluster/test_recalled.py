@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import contextlib
 import os
 import shutil
 import signal
@@ -18,11 +17,11 @@ from slurm_plugin.local_cluster.settings import default_settings
 from slurm_plugin.slurm.records import Node
 from tests.cluster.conftest import MakeCluster
 from tests.cluster.counting import Handle, Stage
+from tests.cluster.saved import STATE, saved
 from tests.cluster.test_kills import find
 
 pytestmark = [pytest.mark.cluster, pytest.mark.timeout(1200)]
 
-SAVED = ("job_state", "node_state")
 BOUND = 300
 """Seconds. By itself Slurm takes ResumeTimeout or SuspendTime, or never does it."""
 
@@ -74,15 +73,13 @@ def save(stage: Stage, job: Handle, into: Path) -> None:
     """Have slurmctld save, and keep what it has saved: not what it was at just then, which may be older than the job."""
     kept: dict[str, bytes] = {}
 
-    def saved() -> bool:
-        with contextlib.suppress(FileNotFoundError):  # slurmctld puts a new file in the old one's place in two steps
-            kept.update({name: (stage.cluster.root / "slurmctld" / name).read_bytes() for name in SAVED})
-            return all(b"to-be-recalled" in data for data in kept.values())
-        return False
+    def is_saved() -> bool:
+        kept.update(saved(stage.cluster))
+        return bool(kept) and all(b"to-be-recalled" in data for data in kept.values())
 
     stage.cluster.run("scontrol", "update", f"JobId={job.id}", "Comment=to-be-recalled")
     stage.cluster.run("scontrol", "update", "nodename=spot-1", "comment=to-be-recalled")
-    stage.wait(saved, "slurmctld to save")
+    stage.wait(is_saved, "slurmctld to save")
     for name, data in kept.items():
         (into / name).write_bytes(data)
 
@@ -90,7 +87,7 @@ def save(stage: Stage, job: Handle, into: Path) -> None:
 def recall(stage: Stage, kept: Path) -> None:
     """Kill slurmctld, and let it find what was kept."""
     stage.cluster.kill_slurmctld()
-    for name in SAVED:
+    for name in STATE:
         for old in (stage.cluster.root / "slurmctld").glob(f"{name}*"):
             old.unlink()
         shutil.copy(kept / name, stage.cluster.root / "slurmctld")
