@@ -58,8 +58,8 @@ def command(
 ) -> None:
     """Show each attempt of a job and why it ended.
 
-    TO COMMIT, TO REQUEUE and TO RUNNING count from the notice that ended the attempt: to its last commit, to its requeue, and to the
-    next attempt's program going on. COST and ON DEMAND are of one machine: what it cost, and what an on-demand one would have.
+    TO COMMIT, TO REQUEUE and TO RUNNING count from the notice that ended the attempt, or without one from its last commit: to its last
+    commit, to its requeue, and to the next attempt's program going on. COST and ON DEMAND are of one machine: what it cost, and what an on-demand one would have.
     """
     found = open_run(job, name, uri, endpoint_url, cluster, config, ask_slurm=True)
     shown = found.shown
